@@ -1,0 +1,84 @@
+"""planner: the cheapest recomputation plan that keeps a training step within a memory budget.
+
+>>> import planner
+>>> p = planner.plan(model, budget_mb=300)        # doctest: +SKIP
+>>> handle = planner.apply(model, p)              # doctest: +SKIP
+
+The public names are looked up on first use, so that reading and showing a plan does not import
+torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.api import plan as plan
+    from planner.api import profile as profile
+    from planner.api import verify as verify
+    from planner.applier import Handle as Handle
+    from planner.applier import apply as apply
+    from planner.documents import Plan as Plan
+    from planner.documents import Profile as Profile
+    from planner.documents import load as load
+    from planner.errors import DocumentError as DocumentError
+    from planner.errors import InfeasibleBudgetError as InfeasibleBudgetError
+    from planner.errors import InvalidBudgetError as InvalidBudgetError
+    from planner.errors import InvalidInputsError as InvalidInputsError
+    from planner.errors import InvalidModelError as InvalidModelError
+    from planner.errors import PlanFileExistsError as PlanFileExistsError
+    from planner.errors import PlannerError as PlannerError
+    from planner.errors import ProfileNotFoundError as ProfileNotFoundError
+    from planner.errors import ReplayError as ReplayError
+    from planner.errors import StalePlanError as StalePlanError
+    from planner.errors import StepError as StepError
+    from planner.errors import UnknownUnitError as UnknownUnitError
+    from planner.verifier import Verification as Verification
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DocumentError",
+    "Handle",
+    "InfeasibleBudgetError",
+    "InvalidBudgetError",
+    "InvalidInputsError",
+    "InvalidModelError",
+    "Plan",
+    "PlanFileExistsError",
+    "PlannerError",
+    "Profile",
+    "ProfileNotFoundError",
+    "ReplayError",
+    "StalePlanError",
+    "StepError",
+    "UnknownUnitError",
+    "Verification",
+    "apply",
+    "load",
+    "plan",
+    "profile",
+    "verify",
+]
+
+_HOMES = {
+    "planner.api": ("plan", "profile", "verify"),
+    "planner.applier": ("Handle", "apply"),
+    "planner.documents": ("Plan", "Profile", "load"),
+    "planner.verifier": ("Verification",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'planner' has no attribute {name!r}")
+    home = _HOME_OF.get(name, "planner.errors")  # every other public name is an error
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,25 @@
+"""Plans and profiles as data and as JSON files. No torch in this room."""
+
+from __future__ import annotations
+
+from planner.documents.plan import Boundary, Cut, Pins, Plan, Segment
+from planner.documents.profile import Op, Profile, SavedTensor, Storage, UnitCall, Value
+from planner.documents.step import SCHEMA_VERSION, Exclusion, StepInfo, TensorSpec
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Boundary",
+    "Cut",
+    "Exclusion",
+    "Op",
+    "Pins",
+    "Plan",
+    "Profile",
+    "SavedTensor",
+    "Segment",
+    "StepInfo",
+    "Storage",
+    "TensorSpec",
+    "UnitCall",
+    "Value",
+]

@@ -1,0 +1,52 @@
+"""The parts that plans and profiles share: the step they describe, and units left out.
+
+Plain data, no torch. Used by `planner.documents.profile` and `planner.documents.plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of the step's inputs.
+
+    Attributes:
+        path: where it stands in the arguments, e.g. ``args[0]`` or ``kwargs['mask']``.
+        shape: its sizes.
+        dtype: its dtype without the ``torch.``, e.g. ``float32``.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """The training step that a document was made for.
+
+    Attributes:
+        inputs: the tensors among the inputs.
+        device: device kind, ``cpu`` or ``cuda``.
+        autocast: autocast's dtype, or empty when off.
+        optimizer: class name of the optimizer, or empty without one.
+        root_calls: how often the step calls the model.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    device: str = "cpu"
+    autocast: str = ""
+    optimizer: str = ""
+    root_calls: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A unit that must not be recomputed, and why."""
+
+    unit: str
+    reason: str

@@ -1,0 +1,188 @@
+"""Bytes and time, in and out: budgets as users write them, sizes and durations as users read them.
+
+Inside the package sizes are integer bytes and times integer nanoseconds; only this module knows
+other units. MB and MiB both mean 1024**2 bytes, as in torch's own tools.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from math import isfinite
+from numbers import Real
+from typing import NoReturn
+
+MIB = 1024**2
+MAX_BYTES = 2**63 - 1  # what a 64-bit integer holds, so that any tool can read our documents
+_SCALES = {"B": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,2})?)\s*(%|B|[KMGT]i?B?)?", re.I)
+_EXAMPLES = "use a number of MB (300) or a text such as '300MB', '2GB', '286MiB' or '80%'"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A budget as the user gave it: a number of bytes, or a fraction of the plain step's peak.
+
+    Exactly one of the two fields is set.
+    """
+
+    bytes: int | None = None
+    fraction: Fraction | None = None
+
+    def resolve(self, plain_peak_bytes: int) -> int:
+        """Return the budget in bytes, for a plain step that peaks at ``plain_peak_bytes``.
+
+        >>> parse_budget("80%").resolve(1000)
+        800
+        """
+        if self.fraction is None:
+            assert self.bytes is not None
+            return self.bytes
+        resolved = int(self.fraction * plain_peak_bytes)
+        if resolved < 1:
+            _refuse(str(self), f"that is {resolved} bytes of a plain peak of {plain_peak_bytes}")
+        return resolved
+
+    def __str__(self) -> str:
+        if self.fraction is not None:
+            return f"{float(self.fraction * 100):g}% of the plain peak"
+        return format_bytes(self.bytes or 0)
+
+
+def parse_budget(value: object) -> Budget:
+    """Read a budget: a number of MB, or a text with a unit or a percent sign.
+
+    Raises:
+        InvalidBudgetError: zero, negative, not finite, a bool, too large or not understood.
+
+    >>> parse_budget(300) == parse_budget("300MiB") == Budget(bytes=300 * 1024**2)
+    True
+    """
+    if isinstance(value, Budget):
+        return value
+    amount, unit = _split(value)
+    if unit == "%":
+        return Budget(fraction=_positive(amount / 100, value))
+    return Budget(bytes=_whole_bytes(amount * _scale(unit), value))
+
+
+def parse_bytes(value: object) -> int:
+    """Read a size in bytes from a text with a unit, or from a number of MB.
+
+    Raises:
+        InvalidBudgetError: as for `parse_budget`, and for a percentage.
+
+    >>> parse_bytes("2GB")
+    2147483648
+    """
+    amount, unit = _split(value)
+    if unit == "%":
+        _refuse(value, "a percentage is not a size")
+    return _whole_bytes(amount * _scale(unit), value)
+
+
+def _scale(unit: str) -> int:
+    return _SCALES[unit[0].upper()]
+
+
+def _split(value: object) -> tuple[Fraction, str]:
+    if isinstance(value, str):
+        return _split_text(value)
+    if isinstance(value, bool) or not isinstance(value, (Real, Decimal)):
+        _refuse(value, f"a {type(value).__name__} is not a size")
+    if not isfinite(value):
+        _refuse(value, "not a finite number")
+    return Fraction(value), "MB"
+
+
+def _split_text(text: str) -> tuple[Fraction, str]:
+    match = _SIZE.fullmatch(text.strip()) if text.isascii() else None
+    if match is None:
+        _refuse(text, "not a positive number with a unit")
+    return Fraction(match[1]), match[2] or "MB"
+
+
+def _positive(amount: Fraction, value: object) -> Fraction:
+    if amount <= 0:
+        _refuse(value, "a budget must be greater than 0")
+    if amount > MAX_BYTES:
+        _refuse(value, f"more than the largest size, {MAX_BYTES:,} bytes")
+    return amount
+
+
+def _whole_bytes(amount: Fraction, value: object) -> int:
+    whole = int(_positive(amount, value))
+    if whole < 1:
+        _refuse(value, "less than one byte")
+    return whole
+
+
+def _refuse(value: object, why: str) -> NoReturn:
+    from planner.errors import InvalidBudgetError  # errors.py formats sizes with this module
+
+    shown = repr(value) if isinstance(value, (str, float)) else f"{value}"
+    raise InvalidBudgetError(
+        "the budget is not a usable size",
+        f"got {shown[:80]}: {why}",
+        "a typing slip, or a number computed in another unit",
+        _EXAMPLES,
+    )
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Show a size in MiB with one decimal, or in whole bytes below one MiB.
+
+    >>> format_bytes(300 * 1024**2), format_bytes(1536)
+    ('300.0 MiB', '1,536 B')
+    """
+    if abs(size_bytes) < MIB:
+        return f"{size_bytes:,} B"
+    return f"{size_bytes / MIB:,.1f} MiB"
+
+
+def format_bytes_exact(size_bytes: int) -> str:
+    """Show a size in MiB and, where that rounds, the bytes as well.
+
+    >>> format_bytes_exact(300 * 1024**2 + 1)
+    '300.0 MiB (314,572,801 B)'
+    """
+    rough = format_bytes(size_bytes)
+    exact = abs(size_bytes) < MIB or (size_bytes * 10) % MIB == 0
+    return rough if exact else f"{rough} ({size_bytes:,} B)"
+
+
+def format_ns(time_ns: float) -> str:
+    """Show a time of nanoseconds in the unit that keeps it short.
+
+    >>> format_ns(900), format_ns(1_234_567), format_ns(2_500_000_000)
+    ('900 ns', '1.23 ms', '2.50 s')
+    """
+    for limit, scale, unit in ((1e3, 1.0, "ns"), (1e6, 1e3, "us"), (1e9, 1e6, "ms")):
+        if abs(time_ns) < limit:
+            return f"{time_ns:.0f} ns" if unit == "ns" else f"{_short(time_ns / scale)} {unit}"
+    return f"{_short(time_ns / 1e9)} s"
+
+
+def format_seconds(time_seconds: float) -> str:
+    """Show a time of seconds in the unit that keeps it short.
+
+    >>> format_seconds(0.0125)
+    '12.5 ms'
+    """
+    return format_ns(time_seconds * 1e9)
+
+
+def format_percent(ratio: float) -> str:
+    """Show a ratio as a percentage with one decimal.
+
+    >>> format_percent(0.034)
+    '3.4%'
+    """
+    return f"{ratio * 100:.1f}%"
+
+
+def _short(number: float) -> str:
+    size = abs(number)
+    return f"{number:.2f}" if size < 10 else f"{number:.1f}" if size < 100 else f"{number:,.0f}"
