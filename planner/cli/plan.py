@@ -1,0 +1,70 @@
+"""`planner plan MODEL --budget 300MB`: find the cheapest plan within the budget."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.cli.arguments import add_command, add_model, add_output, check_output
+from planner.cli.console import Console
+from planner.cli.target import load_target
+
+if TYPE_CHECKING:
+    from planner.cli.arguments import Subcommands
+
+
+def add_parser(subcommands: Subcommands) -> None:
+    """Add the subcommand."""
+    parser = add_command(
+        subcommands, "plan", "Find the cheapest recomputation plan within a memory budget.", run
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--budget",
+        required=True,
+        metavar="SIZE",
+        help="the most the step may hold: 300MB, 286MiB, 2GB, or 80%% of the plain step's peak",
+    )
+    parser.add_argument("--search", default="auto", metavar="NAME", help="algorithm (auto)")
+    parser.add_argument(
+        "--save",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="never recompute these units (a name, or a pattern with *); may be repeated",
+    )
+    parser.add_argument(
+        "--recompute",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="always recompute these units; may be repeated",
+    )
+    parser.add_argument("--profile", metavar="FILE", type=Path, help="plan from this profile")
+    add_output(parser, "the plan")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Plan, print the plan as a table and save it where -o says."""
+    import planner
+
+    check_output(args.output, args.force)
+    with console.stages(2) as stage:
+        stage("loading the model")
+        target = load_target(args.model)
+        stage("profiling and searching")
+        plan = planner.plan(
+            target.model,
+            budget_mb=args.budget,
+            profile=None if args.profile is None else planner.Profile.load(args.profile),
+            search=args.search,
+            save=tuple(args.save),
+            recompute=tuple(args.recompute),
+            **target.step_arguments(),
+        )
+    if args.output is not None:
+        plan.save(args.output, force=args.force)
+        console.note(f"wrote {args.output}")
+    console.result(str(plan), plan.to_json)
+    return 0
