@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from planner.api import plan as plan
     from planner.api import profile as profile
     from planner.api import verify as verify
-    from planner.applier import Handle as Handle
     from planner.applier import apply as apply
     from planner.documents import Plan as Plan
     from planner.documents import Profile as Profile
@@ -40,7 +39,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DocumentError",
-    "Handle",
     "InfeasibleBudgetError",
     "InvalidBudgetError",
     "InvalidInputsError",
@@ -64,7 +62,7 @@ __all__ = [
 
 _HOMES = {
     "planner.api": ("plan", "profile", "verify"),
-    "planner.applier": ("Handle", "apply"),
+    "planner.applier": ("apply",),
     "planner.documents": ("Plan", "Profile", "load"),
     "planner.verifier": ("Verification",),
 }

@@ -6,7 +6,7 @@
       |-- InfeasibleBudgetError   no plan fits: the smallest peak and what holds it up
       |-- InvalidBudgetError      the budget itself makes no sense
       |-- InvalidInputsError      example inputs are missing or of the wrong shape
-      |-- InvalidModelError       the model cannot be planned (not a module, on several devices, ...)
+      |-- InvalidModelError       the model cannot be planned, e.g. not a module
       |-- StepError               the training step raised, or its loss is not a scalar
       |-- StalePlanError          the model changed since the plan was made: which units
       |-- UnknownUnitError        a name that is no unit of the model, with close ones

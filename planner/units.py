@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from math import isfinite
 from numbers import Real
 from typing import NoReturn
 
@@ -92,9 +91,11 @@ def _split(value: object) -> tuple[Fraction, str]:
         return _split_text(value)
     if isinstance(value, bool) or not isinstance(value, (Real, Decimal)):
         _refuse(value, f"a {type(value).__name__} is not a size")
-    if not isfinite(value):
+    try:
+        # Exact for int, float, Fraction, Decimal and NumPy's numbers alike.
+        return Fraction(*value.as_integer_ratio()), "MB"  # type: ignore[union-attr]
+    except (OverflowError, ValueError, AttributeError):
         _refuse(value, "not a finite number")
-    return Fraction(value), "MB"
 
 
 def _split_text(text: str) -> tuple[Fraction, str]:

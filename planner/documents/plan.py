@@ -11,7 +11,23 @@ from os import PathLike
 
 from planner.documents.step import SCHEMA_VERSION, Exclusion, StepInfo, TensorSpec
 
-__all__ = ["Boundary", "Cut", "Exclusion", "Pins", "Plan", "Segment", "StepInfo", "TensorSpec"]
+__all__ = [
+    "EDGES",
+    "RUNTIMES",
+    "STATUSES",
+    "Boundary",
+    "Cut",
+    "Exclusion",
+    "Pins",
+    "Plan",
+    "Segment",
+    "StepInfo",
+    "TensorSpec",
+]
+
+EDGES = ("enter", "exit")
+RUNTIMES = ("replay", "checkpoint")
+STATUSES = ("optimal", "feasible", "empty", "manual")
 
 
 @dataclass(frozen=True, slots=True)

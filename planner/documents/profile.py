@@ -13,6 +13,8 @@ from os import PathLike
 from planner.documents.step import SCHEMA_VERSION, Exclusion, StepInfo, TensorSpec
 
 __all__ = [
+    "CATEGORIES",
+    "PHASES",
     "Exclusion",
     "Op",
     "Profile",
@@ -23,6 +25,9 @@ __all__ = [
     "UnitCall",
     "Value",
 ]
+
+PHASES = ("forward", "backward", "other")
+CATEGORIES = ("parameter", "buffer", "gradient", "optimizer", "input", "activation")
 
 
 @dataclass(frozen=True, slots=True)
