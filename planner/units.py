@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
-from numbers import Real
+from math import isfinite
+from numbers import Rational, Real
 from typing import NoReturn
 
 MIB = 1024**2
@@ -89,13 +89,13 @@ def _scale(unit: str) -> int:
 def _split(value: object) -> tuple[Fraction, str]:
     if isinstance(value, str):
         return _split_text(value)
-    if isinstance(value, bool) or not isinstance(value, (Real, Decimal)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         _refuse(value, f"a {type(value).__name__} is not a size")
-    try:
-        # Exact for int, float, Fraction, Decimal and NumPy's numbers alike.
-        return Fraction(*value.as_integer_ratio()), "MB"  # type: ignore[union-attr]
-    except (OverflowError, ValueError, AttributeError):
+    if isinstance(value, Rational):  # int, Fraction and NumPy's integers
+        return Fraction(int(value.numerator), int(value.denominator)), "MB"
+    if not isfinite(value):
         _refuse(value, "not a finite number")
+    return Fraction(float(value)), "MB"
 
 
 def _split_text(text: str) -> tuple[Fraction, str]:
@@ -123,13 +123,20 @@ def _whole_bytes(amount: Fraction, value: object) -> int:
 def _refuse(value: object, why: str) -> NoReturn:
     from planner.errors import InvalidBudgetError  # errors.py formats sizes with this module
 
-    shown = repr(value) if isinstance(value, (str, float)) else f"{value}"
     raise InvalidBudgetError(
         "the budget is not a usable size",
-        f"got {shown[:80]}: {why}",
+        f"got {_shown(value)}: {why}",
         "a typing slip, or a number computed in another unit",
         _EXAMPLES,
     )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 100:
+        return f"an integer of {value.bit_length()} bits"  # Python may refuse to print it
+    if isinstance(value, (str, Real)):
+        return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+    return f"a {type(value).__name__}"
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -40,7 +40,10 @@ def parse(text: str, source: str = "") -> Node:
         numbers = f"found {len(text):,} characters, wanted at most {MAX_TEXT_BYTES:,}"
         _refuse(source, numbers, "not a plan or a profile")
     try:
-        return Node(json.loads(text, **_HOOKS), source)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_int=_integer, parse_constant=_constant
+        )
+        return Node(value, source)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         _refuse(source, f"{error.msg} at {where}", "cut short, or a merge conflict left inside")
@@ -126,9 +129,6 @@ def _integer(digits: str) -> int:
 
 def _constant(name: str) -> NoReturn:
     raise ValueError(f"found {name}, which is not JSON")
-
-
-_HOOKS = {"object_pairs_hook": _unique, "parse_int": _integer, "parse_constant": _constant}
 
 
 def _refuse(source: str, numbers: str, cause: str) -> NoReturn:
