@@ -140,7 +140,7 @@ class StalePlanError(PlannerError):
         self.units = tuple(units)
         super().__init__(
             what or "the plan does not fit this model: " + _listed(self.units, "its units differ"),
-            numbers or f"{len(self.units)} changed units",
+            numbers or (f"{len(self.units)} changed units" if self.units else ""),
             cause or "the model or its configuration changed after the plan was made",
             fix or "plan again with planner.plan(model, ...)",
         )
