@@ -26,10 +26,14 @@ def test_a_plan_in_full() -> None:
         "  overhead        12.5% of the plain step",
         "  proven gap      0.0%",
         "",
-        "  segment                                         saved     kept  given up  replayed ops  recompute",
-        "  h.0 .. h.1 (2 alike)                          8.0 MiB  2.0 MiB   6.0 MiB            20    3.10 ms",
-        "  . .. tail (call 1) in 3 parts by checkpoint   2.0 MiB      0 B   2.0 MiB             3       0 ns",
-        "  total                                        10.0 MiB  2.0 MiB   8.0 MiB            23    3.10 ms",
+        "  segment                                     "
+        "    saved     kept  given up  replayed ops  recompute",
+        "  h.0 .. h.1 (2 alike)                        "
+        "  8.0 MiB  2.0 MiB   6.0 MiB            20    3.10 ms",
+        "  . .. tail (call 1) in 3 parts by checkpoint "
+        "  2.0 MiB      0 B   2.0 MiB             3       0 ns",
+        "  total                                       "
+        " 10.0 MiB  2.0 MiB   8.0 MiB            23    3.10 ms",
         "",
         "Never recomputed:",
         "  norm: writes its statistics",
