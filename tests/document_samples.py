@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+
+import planner
 from planner.documents import (
     Boundary,
     Cut,
@@ -113,3 +120,20 @@ PROFILE = Profile(
     forward_time_ns=1500,
     excluded=(Exclusion("norm", "writes its statistics"),),
 )
+
+Document = Plan | Profile
+DOCUMENTS: list[Document] = [PLAN, EMPTY_PLAN, PROFILE]
+SCHEMAS = Path(planner.__file__).parent / "documents" / "schema"
+
+
+def name_of(document: Document) -> str:
+    """Return ``Plan`` or ``Profile``."""
+    return type(document).__name__
+
+
+def validator(document: Document) -> Any:
+    """Return a validator for the schema that is shipped for this kind of document."""
+    path = SCHEMAS / f"{name_of(document).lower()}.schema.json"
+    schema = json.loads(path.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)

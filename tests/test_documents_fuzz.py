@@ -6,14 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from document_samples import PLAN, PROFILE
+from document_samples import PLAN, PROFILE, Document
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.documents import Plan, Profile
 from planner.errors import DocumentError
-
-Document = Plan | Profile
 
 KINDS: st.SearchStrategy[Document] = st.sampled_from([PLAN, PROFILE])
 
