@@ -1,0 +1,45 @@
+"""Does this plan fit this model? Asked by `apply`, `verify` and `planner check`."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from planner.applier.gates import Gate
+from planner.documents import Plan
+from planner.errors import InvalidModelError, StalePlanError
+from planner.profiler.fingerprint import fingerprint
+
+
+def check_plan(model: nn.Module, plan: Plan) -> None:
+    """Raise unless the plan was made for this model and none is on it yet.
+
+    Raises:
+        InvalidModelError: not a module, or a plan is applied to it (or to a part) already.
+        StalePlanError: units are missing, or the model's structure changed.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidModelError(
+            f"apply needs a torch.nn.Module, got {type(model).__name__}",
+            fix="pass the model itself: planner.apply(model, plan)",
+        )
+    for name, module in model.named_modules():
+        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        if any(isinstance(hook, Gate) for hook in hooks):
+            raise InvalidModelError(
+                f"a plan is applied to this model already (unit {name or '(model)'})",
+                cause="apply was called twice, or the copied model carries its plan with it",
+                fix="call remove() on the first handle before applying another plan",
+            )
+    names = dict(model.named_modules())
+    units = [b.unit for s in plan.segments for b in (s.start, s.end)]
+    missing = tuple(dict.fromkeys(unit for unit in units if unit not in names))
+    found = fingerprint(model)
+    if missing or (plan.fingerprint and found != plan.fingerprint):
+        raise StalePlanError(
+            f"the plan does not fit this {type(model).__name__}",
+            numbers=f"fingerprint {found} found, {plan.fingerprint or 'none'} in the plan",
+            cause="the model's structure changed since the plan was made"
+            + (f"; it has no unit {', '.join(missing)}" if missing else ""),
+            fix="make the plan again: planner.plan(model, budget_mb=...)",
+            units=missing,
+        )

@@ -1,0 +1,83 @@
+"""The hooks that a plan puts on a model's units: they open and close segments, no more.
+
+Hooks live in dicts that every module has, so the module keeps its class, names, keys and
+attributes; they are plain objects, so a hooked model can be deep-copied and pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.applier.runtime import Runtime
+
+
+class Gate:
+    """Tells the runtime that a unit is entered or left."""
+
+    def __init__(self, runtime: Runtime, unit: str) -> None:
+        self.runtime = runtime
+        self.unit = unit
+
+
+class EnterGate(Gate):
+    """Forward pre-hook of a unit at which a segment opens or closes."""
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.runtime.entered(self.unit)
+
+
+class ExitGate(Gate):
+    """Forward hook of a unit at which a segment opens or closes."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.runtime.left(self.unit)
+
+
+class RootEnterGate(Gate):
+    """Forward pre-hook of the model: a forward begins."""
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.runtime.forward_begins(module)
+
+
+class RootExitGate(Gate):
+    """Forward hook of the model, called on errors too: a forward ends."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.runtime.forward_ends()
+
+
+def install(model: nn.Module, runtime: Runtime) -> list[Any]:
+    """Hook the units of the runtime's plan; returns the removable hook handles.
+
+    If a hook cannot be registered, those already there are removed and the error is raised.
+    """
+    modules = dict(model.named_modules())
+    handles: list[Any] = []
+    try:
+        handles.append(
+            model.register_forward_pre_hook(RootEnterGate(runtime, ""), prepend=True)
+        )
+        for unit, edge in runtime.edges():
+            if edge == "enter":
+                hook = modules[unit].register_forward_pre_hook(EnterGate(runtime, unit))
+            else:
+                hook = modules[unit].register_forward_hook(
+                    ExitGate(runtime, unit), always_call=True
+                )
+            handles.append(hook)
+        handles.append(
+            model.register_forward_hook(RootExitGate(runtime, ""), always_call=True)
+        )
+    except BaseException:
+        for handle in handles:
+            handle.remove()
+        raise
+    return handles

@@ -1,0 +1,51 @@
+"""Plans written by hand: whole units given up, as `torch.utils.checkpoint` would be used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from torch import nn
+
+from planner.applier.runtime import EVERY_CALL, KEEP_ALL
+from planner.documents import Boundary, Plan, Segment, StepInfo
+from planner.errors import UnknownUnitError
+from planner.profiler.fingerprint import fingerprint
+
+
+def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = False) -> Plan:
+    """Return a plan that gives up everything inside each named unit, at each of its calls.
+
+    Nothing is measured or predicted; use `plan` for that.
+
+    Args:
+        units: qualified names, none inside another.
+        keep_all: record the units but give nothing up (to measure the recording alone).
+
+    Raises:
+        UnknownUnitError: a name is no unit of the model.
+    """
+    names = [name for name, _ in model.named_modules()]
+    for unit in units:
+        if unit not in names:
+            raise UnknownUnitError(name=unit, near=tuple(get_close_matches(unit, names)))
+    segments = tuple(
+        Segment(
+            Boundary(unit, EVERY_CALL, "enter"),
+            Boundary(unit, EVERY_CALL, "exit"),
+            keep=(KEEP_ALL,) if keep_all else (),
+        )
+        for unit in units
+    )
+    return Plan(
+        model_class=type(model).__name__,
+        fingerprint=fingerprint(model),
+        step=StepInfo(),
+        budget_bytes=0,
+        predicted_peak_bytes=0,
+        predicted_overhead_ratio=0.0,
+        plain_peak_bytes=0,
+        solver="manual",
+        status="manual",
+        segments=segments,
+    )

@@ -1,0 +1,175 @@
+"""What an applied plan does while the model runs: opens and closes tapes at unit edges.
+
+Per thread, at most one tape is open. A segment opens only where replay can serve: gradients on,
+no functional transform, no inference mode. Whatever ends a forward, also an error, closes the
+tape; a tape that an interrupt left behind is closed at the next sign of life.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.documents import Plan, Segment
+from planner.graph.address import Addresser, split_output
+from planner.replay.tape import Recipe, Tape
+from planner.replay.units import UnitNames
+
+EVERY_CALL = -1
+"""`Boundary.call` of a hand-written plan: the segment opens at each call of the unit."""
+
+KEEP_ALL = "*"
+"""`Segment.keep` entry of a segment that is recorded but gives nothing up."""
+
+
+class _Thread(threading.local):
+    """What runs on this thread: the open tape, its segment, forwards under way, call counts."""
+
+    tape: Tape | None = None
+    segment: int = -1
+    owner: Any = None
+
+    def __init__(self) -> None:
+        self.depth: dict[int, int] = {}
+        self.counts: dict[int, dict[str, int]] = {}
+
+
+_thread = _Thread()
+
+
+class Runtime:
+    """One plan at work on one model."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.replayed = [0]
+        self.root: weakref.ref[nn.Module] | None = None
+        self.enabled = True
+        self.recipes = [self._recipe(segment) for segment in plan.segments]
+        self.actions = _actions(plan.segments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Runtime:
+        return Runtime(self.plan)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Runtime, (self.plan,)
+
+    def edges(self) -> list[tuple[str, str]]:
+        """(unit, edge) pairs at which something must happen, calls counted at `enter`."""
+        counted = {unit for unit, _ in self.actions}
+        return sorted({*self.actions, *((unit, "enter") for unit in counted)} - {("", "enter")})
+
+    # -- events -------------------------------------------------------------------------------
+
+    def forward_begins(self, root: nn.Module) -> None:
+        """The model is called: counts start anew; a tape that was left behind is closed."""
+        mine = id(self)
+        if not _thread.depth.get(mine):
+            if _thread.owner is self:
+                self._close(learn=False)
+            _thread.counts[mine] = {}
+            if self.root is None or self.root() is not root:
+                self.root = weakref.ref(root)
+        _thread.depth[mine] = _thread.depth.get(mine, 0) + 1
+        self._act("", "enter", 0)
+
+    def forward_ends(self) -> None:
+        """The model's call returned or raised."""
+        mine = id(self)
+        self._act("", "exit", 0)
+        _thread.depth[mine] = max(_thread.depth.get(mine, 1) - 1, 0)
+        if not _thread.depth[mine] and _thread.owner is self:
+            self._close(learn=False)
+
+    def entered(self, unit: str) -> None:
+        """A hooked unit is called."""
+        counts = _thread.counts.setdefault(id(self), {})
+        call = counts.get(unit, 0)
+        counts[unit] = call + 1 if _thread.depth.get(id(self)) else 0
+        self._act(unit, "enter", call)
+
+    def left(self, unit: str) -> None:
+        """A hooked unit's call returned or raised."""
+        call = _thread.counts.get(id(self), {}).get(unit, 1) - 1
+        self._act(unit, "exit", max(call, 0))
+
+    def _act(self, unit: str, edge: str, call: int) -> None:
+        for when, opens, number in self.actions.get((unit, edge), ()):
+            if when in (call, EVERY_CALL):
+                if opens:
+                    self._open(number)
+                elif _thread.owner is self and _thread.segment == number:
+                    self._close(learn=True)
+
+    # -- tapes --------------------------------------------------------------------------------
+
+    def _open(self, number: int) -> None:
+        if not self.enabled or not _replay_can_serve():
+            return
+        if _thread.tape is not None:
+            if _thread.owner is not self:
+                return
+            self._close(learn=False)
+        recipe = self.recipes[number]
+        tape = Tape(recipe, recipe.programs[0] if recipe.programs else None)
+        tape.open()
+        _thread.tape, _thread.segment, _thread.owner = tape, number, self
+
+    def _close(self, learn: bool) -> None:
+        tape = _thread.tape
+        _thread.tape, _thread.segment, _thread.owner = None, -1, None
+        if tape is not None:
+            tape.close(learn)
+
+    def _recipe(self, segment: Segment) -> Recipe:
+        recipe = Recipe(segment_label(segment), self.replayed)
+        recipe.keep_all = segment.keep == (KEEP_ALL,)
+        kept: dict[str, set[int]] = {}
+        for address in () if recipe.keep_all else segment.keep:
+            op, output = split_output(address)
+            kept.setdefault(op, set()).add(output)
+        recipe.cut_depths = {cut.at: cut.depth for cut in segment.cuts}
+        if kept:
+            recipe.keeps = lambda address, output: output in kept.get(address, ())
+        if kept or recipe.cut_depths:
+            recipe.address = self._namer
+        return recipe
+
+    def _namer(self) -> Callable[[str], str]:
+        root = self.root() if self.root is not None else None
+        names = UnitNames(root) if root is not None else None
+        addresser = Addresser()
+        return lambda op: addresser.next(names.running() if names is not None else "", op)
+
+
+def segment_label(segment: Segment) -> str:
+    """How messages name a segment: its unit, or its first and last."""
+    start, end = segment.start.unit, segment.end.unit
+    return start or "(model)" if start == end else f"{start or '(model)'} .. {end or '(model)'}"
+
+
+def _actions(
+    segments: tuple[Segment, ...],
+) -> dict[tuple[str, str], tuple[tuple[int, bool, int], ...]]:
+    """(unit, edge) -> (call, opens?, segment number), closings before openings."""
+    found: dict[tuple[str, str], list[tuple[int, bool, int]]] = {}
+    for number, segment in enumerate(segments):
+        if segment.runtime != "replay":
+            continue
+        for boundary, opens in ((segment.end, False), (segment.start, True)):
+            entry = (boundary.call, opens, number)
+            found.setdefault((boundary.unit, boundary.edge), []).append(entry)
+    return {where: tuple(sorted(acts, key=lambda a: a[1])) for where, acts in found.items()}
+
+
+def _replay_can_serve() -> bool:
+    return (
+        torch.is_grad_enabled()
+        and not torch.is_inference_mode_enabled()
+        and not torch._C._are_functorch_transforms_active()
+    )

@@ -1,0 +1,194 @@
+"""Which value is this tensor? Values are told apart by storage and version; views are geometry.
+
+`Flow` is the slow, complete bookkeeping that the recorder of a profile and a recording tape share.
+The rules (named, and referred to by name elsewhere):
+
+PINNED IDENTITY   a storage is known by its address, and a weak reference keeps that address from
+                  being given to another storage while the flow is open.
+UNSEEN WRITE      a version counter that moved further than the writes seen means that something
+                  wrote out of sight: the content is a new value that comes from outside.
+OWN COUNTER       some views (of `unsafe_split`) count versions on their own and lag behind; only
+                  a counter that is ahead proves a write.
+BLANK MEMORY      memory from `empty` that is read before a write was seen was filled by code that
+                  no dispatcher sees; it comes from outside.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+Key = tuple[int, int]
+"""A value: (slot, version). Slots number storages in order of first sight."""
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_free_weak = torch.UntypedStorage._free_weak_ref
+
+
+class Arg(NamedTuple):
+    """A tensor argument of a recorded op: the value, and the view through which it is read.
+
+    `first` marks the first sight of a value from outside; `counter` is how far the tensor's
+    version counter stood above its value at first sight.
+    """
+
+    slot: int
+    version: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    counter: int
+    first: bool
+    device: torch.device
+    bits: int
+
+    @property
+    def key(self) -> Key:
+        """The value that is read."""
+        return (self.slot, self.version)
+
+
+class Flow:
+    """Storages seen so far, their versions, and where values come from."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, int] = {}
+        self.pins: list[int] = []
+        self.base: list[int] = []
+        self.bumps: list[int] = []
+        self.version: list[int] = []
+        self.external: list[bool] = []
+        self.blank: set[int] = set()
+        self.outside: dict[Key, tuple[torch.Tensor, int]] = {}  # tensor, version when read
+
+    def read(self, tensor: torch.Tensor) -> Arg:
+        """Return the value that a plain strided tensor holds now; a stranger comes from outside."""
+        address = tensor.untyped_storage()._cdata
+        slot = self.known.get(address)
+        first = False
+        if slot is None:
+            slot = self._add(address, tensor, external=True)
+            first = True
+        elif tensor._version > self.base[slot] + self.bumps[slot]:  # UNSEEN WRITE
+            self.bumps[slot] = tensor._version - self.base[slot]
+            first = self._renew(slot, tensor)
+        elif slot in self.blank:  # BLANK MEMORY
+            first = self._renew(slot, tensor)
+        return self._arg(slot, tensor, first)
+
+    def peek_written(self, tensor: torch.Tensor) -> Arg:
+        """Like `read`, for an argument that the op writes: blank memory stays blank."""
+        slot = self.known.get(tensor.untyped_storage()._cdata)
+        if slot is not None and slot in self.blank:
+            return self._arg(slot, tensor, False)
+        return self.read(tensor)
+
+    def made(self, tensor: torch.Tensor, blank: bool) -> Key | None:
+        """Register an op's output; None when its storage was known (the output is an alias)."""
+        address = tensor.untyped_storage()._cdata
+        if address in self.known:
+            return None
+        slot = self._add(address, tensor, external=False)
+        if blank and tensor.untyped_storage().nbytes():
+            self.blank.add(slot)
+        return (slot, 0)
+
+    def wrote(self, tensor: torch.Tensor) -> tuple[Key, Key]:
+        """Note a seen in-place write; returns (old value, new value)."""
+        slot = self.known[tensor.untyped_storage()._cdata]
+        self.blank.discard(slot)
+        old = (slot, self.version[slot])
+        self.version[slot] += 1
+        self.bumps[slot] += 1
+        new = (slot, self.version[slot])
+        if self.external[slot]:  # the result lives outside anyway
+            self.outside[new] = (tensor, self.base[slot] + self.bumps[slot])
+        return old, new
+
+    def wrote_unseen(self, tensor: torch.Tensor) -> None:
+        """Note that content changed without a version bump; the next read is a new value."""
+        slot = self.known.get(tensor.untyped_storage()._cdata)
+        if slot is not None:
+            self.blank.add(slot)
+
+    def roll_back(self, slots: int) -> None:
+        """Forget the storages beyond the first `slots`, seen in a comparison that failed."""
+        while len(self.base) > slots:
+            slot = len(self.base) - 1
+            self.base.pop()
+            pin = self.pins.pop()
+            self.known.pop(pin, None)
+            _free_weak(pin)
+            self.outside.pop((slot, 0), None)
+
+    def close(self) -> None:
+        """Let go of every pin and every held tensor."""
+        for pin in self.pins:
+            _free_weak(pin)
+        self.pins.clear()
+        self.known.clear()
+        self.outside.clear()
+
+    def _add(self, address: int, tensor: torch.Tensor, external: bool) -> int:
+        slot = len(self.base)
+        self.known[address] = slot
+        self.pins.append(tensor.untyped_storage()._weak_ref())  # PINNED IDENTITY
+        self.base.append(tensor._version if external else 0)
+        self.bumps.append(0)
+        self.version.append(0)
+        self.external.append(external)
+        if external:
+            self.outside[(slot, 0)] = (tensor, tensor._version)
+        return slot
+
+    def _renew(self, slot: int, tensor: torch.Tensor) -> bool:
+        self.blank.discard(slot)
+        self.version[slot] += 1
+        self.outside[(slot, self.version[slot])] = (tensor, tensor._version)
+        return True
+
+    def _arg(self, slot: int, tensor: torch.Tensor, first: bool) -> Arg:
+        return Arg(
+            slot,
+            self.version[slot],
+            tuple(tensor.size()),
+            tensor.stride(),
+            tensor.storage_offset(),
+            tensor.dtype,
+            tensor._version - self.base[slot],
+            first,
+            tensor.device,
+            int(tensor.is_conj()) + 2 * int(tensor.is_neg()),
+        )
+
+
+def rebuild(base: torch.Tensor, arg: Arg) -> Any:
+    """Return the view `arg` of the storage of `base`, below autograd."""
+    if (
+        base.dtype is arg.dtype
+        and base.size() == arg.size
+        and base.stride() == arg.stride
+        and base.storage_offset() == arg.offset
+        and not arg.bits
+        and not base.is_conj()
+    ):
+        return base
+    if base.dtype is arg.dtype and not base.is_conj() and not base.is_neg():
+        view = base.as_strided(arg.size, arg.stride, arg.offset)
+    else:
+        _check_extent(base, arg)
+        view = torch.empty(0, dtype=arg.dtype, device=base.device)
+        view.set_(base.untyped_storage(), arg.offset, arg.size, arg.stride)
+    if arg.bits & 1:
+        view = torch._conj(view)
+    return torch._neg_view(view) if arg.bits & 2 else view
+
+
+def _check_extent(base: torch.Tensor, arg: Arg) -> None:
+    """`set_` would grow a storage that is too small; refuse instead."""
+    last = arg.offset + sum((n - 1) * s for n, s in zip(arg.size, arg.stride, strict=True) if n)
+    need = (last + 1) * arg.dtype.itemsize if 0 not in arg.size else 0
+    if need > base.untyped_storage().nbytes():
+        raise RuntimeError(f"storage of {base.untyped_storage().nbytes()} bytes, {need} needed")

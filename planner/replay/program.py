@@ -1,0 +1,112 @@
+"""A recorded segment, ready to be followed and replayed.
+
+A `Program` is what one run of a segment taught: its ops, what autograd packed and when, which of
+it is given up, and the groups of ops that make the given-up values again. Later runs of the same
+segment are checked against it op by op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from planner.replay.flow import Arg, Key
+from planner.replay.record import OpRecord
+from planner.replay.slicing import Group, slice_segment
+
+
+class Pack(NamedTuple):
+    """One tensor that autograd packed: before op number `at`, this view; given up or not.
+
+    `slots` is the number of storages known before it.
+    """
+
+    at: int
+    arg: Arg
+    dropped: bool
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A recorded segment.
+
+    Attributes:
+        records: its ops in order.
+        packs: what autograd packed, in order.
+        groups: the replay programs.
+        owner: group number by value.
+        sources: held values that some group reads.
+        source_uses: how many groups read each source.
+        cell_uses: how many groups read each value that another group delivers.
+        handles: how many packs gave up each value.
+        replayed: numbers of ops that some group runs (random ones need their generator's state).
+        copied: op numbers before which an outside value is copied since the op overwrites it,
+            with the values to copy.
+    """
+
+    records: tuple[OpRecord, ...]
+    packs: tuple[Pack, ...]
+    groups: tuple[Group[Key], ...]
+    owner: dict[Key, int]
+    sources: tuple[Key, ...]
+    source_uses: dict[Key, int]
+    cell_uses: dict[Key, int]
+    handles: dict[Key, int]
+    replayed: frozenset[int]
+    copied: dict[int, tuple[Key, ...]]
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything is given up at all."""
+        return bool(self.handles)
+
+
+def compile_program(
+    records: Sequence[OpRecord],
+    packs: Sequence[Pack],
+    held: frozenset[Key],
+    cuts: Sequence[tuple[int, int]],
+) -> Program:
+    """Return the program of a finished recording.
+
+    Args:
+        held: values made inside that stay in memory and may serve as sources.
+        cuts: (op number, depth) pairs, see `slice_segment`.
+    """
+    handles: dict[Key, int] = {}
+    for pack in packs:
+        if pack.dropped:
+            handles[pack.arg.key] = handles.get(pack.arg.key, 0) + 1
+    slices = slice_segment([r.flow_op() for r in records], handles, held, cuts)
+    replayed = frozenset(step.op for group in slices.groups for step in group.steps)
+    sources = slices.sources
+    return Program(
+        tuple(records),
+        tuple(packs),
+        slices.groups,
+        slices.owner,
+        sources,
+        _count(key for group in slices.groups for key in group.sources),
+        _count(key for group in slices.groups for key in group.cells),
+        handles,
+        replayed,
+        _copies(records, frozenset(sources)),
+    )
+
+
+def _count(keys: object) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for key in keys:  # type: ignore[attr-defined]
+        found[key] = found.get(key, 0) + 1
+    return found
+
+
+def _copies(records: Sequence[OpRecord], sources: frozenset[Key]) -> dict[int, tuple[Key, ...]]:
+    found: dict[int, tuple[Key, ...]] = {}
+    for number, record in enumerate(records):
+        keys = tuple(old for old, _ in record.writes if old in sources)
+        if keys:
+            found[number] = keys
+    return found

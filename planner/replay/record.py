@@ -1,0 +1,241 @@
+"""Records of ops: what a tape writes down for one op, and how arguments are taken apart and back.
+
+A recorded argument tree mirrors the op's own: `Arg` for tensors, `Many` for lists that hold
+tensors, anything else as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from planner.replay.flow import PLAIN, Arg, Flow, Key
+from planner.replay.slicing import FlowOp
+from planner.replay.traits import TRAINING_FLAG, Traits
+
+
+class Many(tuple[Any, ...]):
+    """A list argument with tensors inside; `kind` rebuilds the original container."""
+
+    kind: type = list
+
+
+class ManyTuple(Many):
+    """The same for a tuple."""
+
+    kind = tuple
+
+
+class _Skip:
+    """Marks an argument that a replay passes as None (a statistic the kernel would update)."""
+
+    def __repr__(self) -> str:
+        return "SKIP"
+
+
+SKIP = _Skip()
+
+
+class OpRecord:
+    """One op of a tape. Immutable once written; shared between programs with a common prefix.
+
+    Attributes:
+        func: the op overload.
+        args, kwargs: recorded argument trees (kwargs as sorted pairs).
+        outs: for each flat output, the slot of its fresh storage or -1.
+        makes: values made in fresh storage.
+        writes: (old, new) values written in place.
+        generator: argument position or name of an explicit generator; None for the default one.
+        random: draws from a generator.
+        device: of the first tensor output (default generator to use).
+        address: `unit/op/ordinal` within the segment, or "" when nobody asked.
+        keep: values made here that the plan keeps.
+        opaque: not replayable; only its place in the order is recorded.
+        outside_writes: new values written into storages from outside.
+        slots: number of storages known before the op.
+        again: (func, args, kwargs) to run at replay where it is not the op itself.
+    """
+
+    __slots__ = (
+        "address",
+        "again",
+        "args",
+        "device",
+        "func",
+        "generator",
+        "keep",
+        "kwargs",
+        "makes",
+        "opaque",
+        "outs",
+        "outside_writes",
+        "random",
+        "reads",
+        "slots",
+        "writes",
+    )
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outs: tuple[int, ...]
+    makes: tuple[Key, ...]
+    writes: tuple[tuple[Key, Key], ...]
+    reads: tuple[Key, ...]
+    random: bool
+    generator: str | int | None
+    device: torch.device
+    address: str
+    keep: tuple[Key, ...]
+    opaque: bool
+    outside_writes: tuple[Key, ...]
+    slots: int
+    again: tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]] | None
+
+    def flow_op(self) -> FlowOp[Key]:
+        """The op as pure data flow."""
+        return FlowOp(self.reads, self.makes, self.writes)
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an op's arguments or results, in order."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from tensors_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors_in(item)
+
+
+def written_tensors(
+    traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[torch.Tensor]:
+    """Tensors that the op declares to write in place."""
+    found: list[torch.Tensor] = []
+    for position in traits.writes:
+        if position < len(args):
+            found.extend(tensors_in(args[position]))
+    for name in traits.keyword_writes:
+        found.extend(tensors_in(kwargs.get(name)))
+    return found
+
+
+def record_tree(tree: Any, read: Callable[[torch.Tensor], Arg], reads: dict[Key, None]) -> Any:
+    """Return the recorded form of one argument, adding what it reads to `reads`."""
+    if isinstance(tree, torch.Tensor):
+        arg = read(tree)
+        reads[arg.key] = None
+        return arg
+    if isinstance(tree, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in tree):
+        kind = ManyTuple if isinstance(tree, tuple) else Many
+        return kind(record_tree(x, read, reads) for x in tree)
+    return list(tree) if isinstance(tree, list) else tree
+
+
+def build_tree(tree: Any, tensor: Callable[[Arg], Any]) -> Any:
+    """Inverse of `record_tree`: put tensors for Args."""
+    if type(tree) is Arg:
+        return tensor(tree)
+    if isinstance(tree, Many):
+        return tree.kind(build_tree(x, tensor) for x in tree)
+    return None if tree is SKIP else tree
+
+
+def write_record(
+    flow: Flow,
+    func: Any,
+    traits: Traits,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[OpRecord, list[torch.Tensor]]:
+    """Record the reads of an op that is about to run; `finish_record` adds what it made."""
+    written = written_tensors(traits, args, kwargs)
+    written_ids = {id(t) for t in written}
+    skip = _skipped(traits, args)
+
+    def read(tensor: torch.Tensor) -> Arg:
+        return flow.peek_written(tensor) if id(tensor) in written_ids else flow.read(tensor)
+
+    reads: dict[Key, None] = {}
+    record = blank_record(flow, func)
+    record.args = tuple(
+        SKIP if i in skip else record_tree(a, read, reads) for i, a in enumerate(args)
+    )
+    record.kwargs = tuple((name, record_tree(a, read, reads)) for name, a in kwargs.items())
+    record.reads = () if traits.blank else tuple(reads)  # blank memory depends on nothing
+    record.random = traits.random
+    record.generator = _generator(args, kwargs)
+    return record, written
+
+
+def blank_record(flow: Flow, func: Any) -> OpRecord:
+    """A record that reads and makes nothing yet (all there is to say of an opaque op)."""
+    record = OpRecord()
+    record.func = func
+    record.args = record.kwargs = record.reads = record.outs = record.makes = record.writes = ()
+    record.keep = record.outside_writes = ()
+    record.random = record.opaque = False
+    record.generator = None
+    record.device = torch.device("cpu")
+    record.address = ""
+    record.again = None
+    record.slots = len(flow.base)
+    return record
+
+
+def finish_record(
+    flow: Flow,
+    record: OpRecord,
+    traits: Traits,
+    written: list[torch.Tensor],
+    args: tuple[Any, ...],
+    out: Any,
+) -> None:
+    """Add what the op made and wrote, after it ran."""
+    record.writes = tuple(flow.wrote(t) for t in _distinct_storages(written))
+    record.outside_writes = tuple(n for _, n in record.writes if flow.external[n[0]])
+    outs: list[int] = []
+    makes: list[Key] = []
+    device: torch.device | None = None
+    for tensor in tensors_in(out):
+        device = device or tensor.device
+        key = flow.made(tensor, traits.blank) if type(tensor) in PLAIN else None
+        outs.append(-1 if key is None else key[0])
+        if key is not None:
+            makes.append(key)
+    record.outs, record.makes = tuple(outs), tuple(makes)
+    record.device = device or (written[0].device if written else torch.device("cpu"))
+    if traits.blank and isinstance(out, torch.Tensor):
+        options = (("dtype", out.dtype), ("device", out.device))
+        sizes = (list(out.size()), list(out.stride()))
+        record.again = (torch.ops.aten.empty_strided.default, sizes, options)
+    for position in _skipped(traits, args):
+        flow.wrote_unseen(args[position])
+
+
+def _skipped(traits: Traits, args: tuple[Any, ...]) -> frozenset[int]:
+    if not traits.hidden_writes or len(args) <= TRAINING_FLAG or args[TRAINING_FLAG] is not True:
+        return frozenset()
+    return frozenset(p for p in traits.hidden_writes if isinstance(args[p], torch.Tensor))
+
+
+def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | int | None:
+    for position, value in enumerate(args):
+        if isinstance(value, torch.Generator):
+            return position
+    return next((n for n, v in kwargs.items() if isinstance(v, torch.Generator)), None)
+
+
+def _distinct_storages(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    seen: set[int] = set()
+    found = []
+    for tensor in tensors:
+        address = tensor.untyped_storage()._cdata
+        if address not in seen:
+            seen.add(address)
+            found.append(tensor)
+    return found

@@ -1,0 +1,286 @@
+"""What one run of a segment leaves behind for backward, and the replay itself.
+
+Autograd's graph holds `Handle`s in place of the tensors that were given up; a handle holds the
+run's `SegmentState`; the state holds the sources. Nothing points the other way, so that everything
+goes with the graph.
+
+Freeing follows backward: a group's sources go as soon as its replay has used them (unless the
+graph is to be kept), a replayed value goes with the last handle that asks for it, and a handle
+goes when autograd releases the node that saved it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from planner.errors import ReplayError
+from planner.replay.flow import Arg, Key, rebuild
+from planner.replay.program import Program
+from planner.replay.record import OpRecord, build_tree, tensors_in
+from planner.replay.slicing import Group
+from planner.replay.traits import generator_of
+
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+
+
+class Handle:
+    """Stands in autograd's graph for one tensor that was given up."""
+
+    __slots__ = ("arg", "state")
+
+    def __init__(self, state: SegmentState, arg: Arg) -> None:
+        self.state = state
+        self.arg = arg
+
+    def __del__(self) -> None:
+        self.state.forget(self.arg.key)
+
+
+class SegmentState:
+    """Sources, replayed values and bookkeeping of one run of one segment.
+
+    Attributes:
+        name: the segment's label, for errors.
+        replayed_ops: counts replayed ops (shared by all runs of an applied plan).
+    """
+
+    __slots__ = (
+        "cell_uses",
+        "counter",
+        "done",
+        "left",
+        "lock",
+        "memo",
+        "name",
+        "open_tape",
+        "overrides",
+        "program",
+        "rng",
+        "source_uses",
+        "sources",
+        "served",
+    )
+
+    def __init__(self, name: str, counter: list[int]) -> None:
+        self.name = name
+        self.counter = counter
+        self.lock = threading.RLock()
+        self.program: Program | None = None
+        self.open_tape: Any = None
+        self.sources: dict[Key, tuple[torch.Tensor, int | None]] = {}
+        self.rng: dict[int, torch.Tensor] = {}
+        self.overrides: dict[int, tuple[Any, Any]] = {}
+        self.memo: dict[Key, torch.Tensor] = {}
+        self.left: dict[Key, int] = {}
+        self.served: dict[Key, int] = {}
+        self.source_uses: dict[Key, int] = {}
+        self.cell_uses: dict[Key, int] = {}
+        self.done: set[int] = set()
+
+    def bind(self, program: Program) -> None:
+        """Attach the program once the segment is closed; `sources` is filled by the tape."""
+        self.program = program
+        self.source_uses = dict(program.source_uses)
+        self.cell_uses = dict(program.cell_uses)
+
+    def forget(self, key: Key) -> None:
+        """A handle of this value is gone."""
+        left = self.left.get(key, 0) - 1
+        self.left[key] = left
+        if left <= 0 and self.cell_uses.get(key, 0) <= 0:
+            self.memo.pop(key, None)
+
+    def value(self, arg: Arg) -> torch.Tensor:
+        """Return the tensor that a handle stands for, replaying its group if need be."""
+        key = arg.key
+        with self.lock, torch._C._AutoDispatchBelowAutograd(), _no_autocast():
+            base = self.memo.get(key)
+            if base is None:
+                if self.program is None:
+                    return self._value_while_open(arg)
+                self._run(self.program.owner[key], _keeps_graph())
+                base = self.memo[key]
+            view: torch.Tensor = rebuild(base, arg)
+            self._count_serving(key)
+            return view
+
+    def _count_serving(self, key: Key) -> None:
+        """When the graph is kept, a value goes after each handle has been served once."""
+        if key in self.served:
+            self.served[key] += 1
+            if self.served[key] >= self.left.get(key, 0) and self.cell_uses.get(key, 0) <= 0:
+                del self.served[key]
+                self.memo.pop(key, None)
+
+    def _value_while_open(self, arg: Arg) -> torch.Tensor:
+        view: torch.Tensor = rebuild(self.open_tape.value_now(self, arg.key), arg)
+        return view
+
+    def _run(self, number: int, keep_graph: bool) -> None:
+        program = self.program
+        assert program is not None
+        group = program.groups[number]
+        env: dict[Key, torch.Tensor] = {}
+        for key in group.sources:
+            env[key] = self.checked_source(key)
+        for key in group.cells:
+            if key not in self.memo:
+                self._run(program.owner[key], keep_graph)
+            env[key] = self.memo[key]
+        if keep_graph or number in self.done:
+            self.play(group, program.records, env, None)
+        else:
+            self.done.add(number)
+            self.play(group, program.records, env, self)
+        for key in group.makes:
+            self.memo[key] = env[key]
+            if keep_graph:
+                self.served[key] = 0
+
+    def release(self, key: Key) -> None:
+        """One group is done with a source or a cell of another group."""
+        uses = self.source_uses.get(key)
+        if uses is not None:
+            self.source_uses[key] = uses - 1
+            if uses <= 1:
+                self.sources.pop(key, None)
+            return
+        uses = self.cell_uses.get(key)
+        if uses is not None:
+            self.cell_uses[key] = uses - 1
+            if uses <= 1 and self.left.get(key, 0) <= 0:
+                self.memo.pop(key, None)
+
+    def checked_source(self, key: Key) -> torch.Tensor:
+        """Return a held source, or raise when it was modified since the forward read it."""
+        held = self.sources.get(key)
+        if held is None:
+            raise ReplayError(
+                f"segment {self.name}: a value that its replay needs is gone",
+                cause="backward ran twice through a graph that was not kept",
+                fix="pass retain_graph=True to the first backward",
+                unit=self.name,
+            )
+        tensor, version = held
+        if version is not None and tensor._version != version:
+            raise ReplayError(
+                f"segment {self.name}: a tensor of shape {tuple(tensor.shape)} that its replay "
+                "reads was modified in place after the forward",
+                numbers=f"version {tensor._version} found, version {version} expected",
+                cause="code outside the segment wrote into it (an in-place op, an optimizer step)",
+                fix=f"exclude the unit from the plan: planner.plan(..., save=[{self.name!r}])",
+                unit=self.name,
+            )
+        if tensor.numel() and not tensor.untyped_storage().nbytes():
+            raise ReplayError(
+                f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
+                "its replay reads was given back",
+                cause="a sharding wrapper freed a gathered parameter before this backward",
+                fix="apply the plan per wrapped block, or exclude the unit with save=[...]",
+                unit=self.name,
+            )
+        return tensor
+
+    def play(
+        self,
+        group: Group[Key],
+        records: tuple[OpRecord, ...] | list[OpRecord],
+        env: dict[Key, torch.Tensor],
+        releasing: SegmentState | None,
+    ) -> None:
+        """Run a group's steps on `env` (value -> base tensor), freeing as it goes."""
+
+        def tensor(arg: Arg) -> Any:
+            return rebuild(env[arg.key], arg)
+
+        for step in group.steps:
+            record = records[step.op]
+            for key in step.copies:
+                env[key] = _copy(env[key])
+            func = record.func
+            if record.again is not None:
+                func, args, kwargs = record.again
+            else:
+                args, kwargs = self.overrides.get(step.op, (record.args, record.kwargs))
+            built = [build_tree(a, tensor) for a in args]
+            named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
+            if record.random:
+                out = _redraw(record, built, named, self.rng[step.op])
+            else:
+                out = func(*built, **named)
+            for old, new in record.writes:
+                env[new] = env[old]
+            _bind_outputs(record, out, env)
+            del built, named, out
+            for key in step.frees:
+                env.pop(key, None)
+                if releasing is not None:
+                    releasing.release(key)
+        self.counter[0] += len(group.steps)
+
+
+def _bind_outputs(record: OpRecord, out: Any, env: dict[Key, torch.Tensor]) -> None:
+    if type(out) is torch.Tensor:
+        if record.outs and record.outs[0] >= 0:
+            env[(record.outs[0], 0)] = out
+        return
+    for slot, tensor in zip(record.outs, tensors_in(out), strict=True):
+        if slot >= 0:
+            env[(slot, 0)] = tensor
+
+
+def _copy(base: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same geometry on a copy of the whole storage."""
+    copy = torch.empty(0, dtype=base.dtype, device=base.device)
+    copy.set_(base.untyped_storage().clone(), base.storage_offset(), base.size(), base.stride())
+    return copy
+
+
+def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:
+    """Run a random op on the generator state that the forward drew from."""
+    where = record.generator
+    if where is None:
+        generator = generator_of(record.device)
+    else:
+        generator = args[where] if isinstance(where, int) else kwargs[where]
+    now = generator.get_state()
+    generator.set_state(state)
+    try:
+        return record.func(*args, **kwargs)
+    finally:
+        generator.set_state(now)
+
+
+class _no_autocast:
+    """Excludes the autocast keys: the recorded ops already are what autocast made of them."""
+
+    __slots__ = ("guard",)
+
+    def __enter__(self) -> None:
+        self.guard = torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
+        self.guard.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        self.guard.__exit__(*exc)
+
+
+def _autocast_keys() -> Any:
+    keys = None
+    for name in (
+        "AutocastCPU",
+        "AutocastCUDA",
+        "AutocastXPU",
+        "AutocastMPS",
+        "AutocastPrivateUse1",
+    ):
+        key = getattr(torch._C.DispatchKey, name, None)
+        if key is not None:
+            one = torch._C.DispatchKeySet(key)
+            keys = one if keys is None else keys | one
+    return keys
+
+
+_AUTOCAST = _autocast_keys()

@@ -1,0 +1,118 @@
+"""What the engine must know about an aten op: what it writes, whether it draws, whether it aliases.
+
+Read once per op from its schema and cached by identity; the few facts that schemas do not tell
+(kernels that write without saying so) stand here as tables with their reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SEEN_NAMESPACES = frozenset({"aten", "prims"})
+"""Ops of other namespaces are opaque: they may draw or write in ways that no schema tells."""
+
+UNDECLARED_WRITES: dict[str, tuple[int, ...]] = {
+    "aten::native_batch_norm": (3, 4),
+    "aten::cudnn_batch_norm": (3, 4),
+    "aten::miopen_batch_norm": (3, 4),
+}
+"""Argument positions of running statistics that these kernels update in training, undeclared."""
+
+TRAINING_FLAG = 5
+"""Position of `training` in the schemas of UNDECLARED_WRITES."""
+
+_BLANK = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::empty_permuted",
+    }
+)
+_ALIASES_UNDECLARED = frozenset({"aten::_unsafe_view", "aten::_reshape_alias"})
+_REWIRES = ("aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_")
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Facts about one op overload.
+
+    Attributes:
+        passthrough: makes no memory and writes none (a view, a query): the tape can ignore it.
+        opaque: must not be replayed; what it makes counts as coming from outside.
+        writes: positions of positional arguments written in place.
+        keyword_writes: names of keyword arguments written in place (`out=`).
+        random: draws from a generator.
+        blank: returns memory with undefined content (`empty`).
+        hidden_writes: positions written without the schema saying so (batch norm statistics).
+    """
+
+    passthrough: bool
+    opaque: bool
+    writes: tuple[int, ...]
+    keyword_writes: tuple[str, ...]
+    random: bool
+    blank: bool
+    hidden_writes: tuple[int, ...]
+
+
+_OPAQUE = Traits(False, True, (), (), False, False, ())
+_cache: dict[int, Traits] = {}
+_alive: list[Any] = []  # keeps the ops whose ids are cache keys
+
+
+def traits_of(func: Any) -> Traits:
+    """Return the traits of an op overload (opaque for anything that is not one)."""
+    found = _cache.get(id(func))
+    if found is None:
+        found = _read(func)
+        _alive.append(func)
+        _cache[id(func)] = found
+    return found
+
+
+def _read(func: Any) -> Traits:
+    if not isinstance(func, torch._ops.OpOverload):
+        return _OPAQUE
+    schema = func._schema
+    arguments = schema.arguments
+    writes = tuple(
+        i
+        for i, a in enumerate(arguments)
+        if not a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
+    )
+    keyword_writes = tuple(
+        a.name
+        for a in arguments
+        if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
+    )
+    mutable = bool(writes or keyword_writes)
+    return Traits(
+        passthrough=not mutable and (_only_views(schema) or schema.name in _ALIASES_UNDECLARED),
+        opaque=func.namespace not in SEEN_NAMESPACES or schema.name in _REWIRES,
+        writes=writes,
+        keyword_writes=keyword_writes,
+        random=torch.Tag.nondeterministic_seeded in func.tags,
+        blank=schema.name in _BLANK and not mutable,
+        hidden_writes=UNDECLARED_WRITES.get(schema.name, ()),
+    )
+
+
+def _only_views(schema: Any) -> bool:
+    """True when every tensor that the op returns aliases an argument, or none is returned."""
+    return all(r.alias_info is not None or "Tensor" not in str(r.type) for r in schema.returns)
+
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """Return the default generator that random ops on this device draw from."""
+    if device.type == "cpu":
+        return torch.default_generator
+    module = getattr(torch, device.type)
+    index = device.index if device.index is not None else module.current_device()
+    generator: torch.Generator = module.default_generators[index]
+    return generator
