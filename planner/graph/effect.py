@@ -1,0 +1,293 @@
+"""What one span does to memory and time, apart from all other spans. Cached by the graph.
+
+`planner.graph.simulate` adds these up. The rules, each named where it is applied:
+
+CLOSING HOLD. A tape holds kept values, and every value from outside that its replayable ops
+read, until the span closes.
+SOURCE HOLD. A group's sources stay until its program has used them; for ever if it never runs.
+CELL HOLD. What a group delivers to other groups stays until the last of them has used it.
+COPY ON WRITE. A source from outside that an op of the span overwrites is copied before that op;
+the copy is then what is held.
+WRITTEN OUTSIDE. A version that the span writes into storage from outside is never given up, and
+serves as a source like any value from outside.
+OVERWRITTEN KEEP. A kept value that the span itself overwrites is no source: it is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.graph.cost import replay_cost_ns, tape_cost_ns
+from planner.graph.model import NO_FLOW, Graph, Ints
+from planner.graph.play import play_group
+from planner.graph.span import IllegalSpanError, Span
+from planner.replay.slicing import Slices, slice_segment
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The replay of one group.
+
+    Attributes:
+        at: position in backward at which it runs.
+        highs: live bytes at each step over those at the group's start.
+        top: the largest of them.
+        net: live bytes after it over those at its start.
+        releases: (step, storage) of sources that it has used; freed unless held otherwise.
+    """
+
+    at: int
+    highs: Ints
+    top: int
+    net: int
+    releases: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Bytes that the plain step does not have: live during ops birth..death.
+
+    With `carry` they are live in the replays at position death + 1 too, until a moment there
+    counts them out.
+    """
+
+    birth: int
+    death: int
+    bytes: int
+    carry: bool = False
+
+
+@dataclass(slots=True)
+class Effect:
+    """What one instance of a span does.
+
+    Attributes:
+        start, stop: the ops under the tape.
+        dropped: by storage, how many of its packs are given up.
+        moments: the replays that run, in order.
+        lives: replayed values and copies, while they live across ops.
+        closing: storages under CLOSING HOLD.
+        forever: storages under SOURCE HOLD by a group that never runs.
+        saved_bytes: what the plain step saves of values made inside.
+        kept_bytes: what of the kept values stays in memory.
+        replay_ns, tape_ns: added time.
+        replayed_ops: number of ops run again.
+    """
+
+    start: int
+    stop: int
+    dropped: dict[int, int] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+    closing: tuple[int, ...] = ()
+    forever: tuple[int, ...] = ()
+    saved_bytes: int = 0
+    kept_bytes: int = 0
+    replay_ns: int = 0
+    tape_ns: int = 0
+    replayed_ops: int = 0
+
+
+def effects_of(graph: Graph, span: Span) -> tuple[Effect, ...]:
+    """Return the effects of a span's instances, one for each root call that has it.
+
+    Raises:
+        IllegalSpanError: the engine could not run it.
+    """
+    effects = graph.remembered(span)
+    if effects is None:
+        instances = (graph.places.instance(span, call) for call in graph.root_calls)
+        effects = tuple(_Deriver(graph, span).effect() for span in instances if span is not None)
+        graph.remember(span, effects)
+    return effects
+
+
+class _Deriver:
+    """Derives the effect of one instance."""
+
+    def __init__(self, graph: Graph, span: Span) -> None:
+        self.graph = graph
+        self.span = span
+        self.never = graph.n_ops
+        self.ops = [graph.flow(index) for index in range(span.start, span.stop)]
+        self.result = Effect(span.start, span.stop)
+        self.needed = self._drop()  # dropped value -> position of its first use
+        cuts = [(position - span.start, depth) for position, depth in span.cuts]
+        self.slices: Slices[int] = slice_segment(self.ops, self.needed, self._held(), cuts)
+        self.times = self._times()
+        self.played = [play_group(g, self.ops, graph.storage_bytes) for g in self.slices.groups]
+        self.freed: list[list[tuple[int, int]]] = [[] for _ in self.played]  # (step, bytes)
+        self.last_uses = self._last_uses()
+
+    def effect(self) -> Effect:
+        """Return the effect."""
+        for group, time in zip(self.slices.groups, self.times, strict=True):
+            if time < self.never:
+                for value in group.makes:
+                    self._live_again(value, time)
+        self._hold_sources()
+        self._hold_closing()
+        self._add_moments()
+        self._count()
+        return self.result
+
+    def _made(self) -> Iterator[int]:
+        for op in self.ops:
+            yield from op.makes
+            yield from (new for _, new in op.writes)
+
+    def _external(self, value: int) -> bool:
+        return not self.graph.made_inside(value, self.span.start, self.span.stop)
+
+    def _overwritten(self, value: int) -> bool:
+        return self.span.start <= self.graph.overwritten_at(value) < self.span.stop
+
+    def _held(self) -> frozenset[int]:
+        """Values that the slicing finds in place: OVERWRITTEN KEEP, WRITTEN OUTSIDE."""
+        kept = (value for value in self.span.keep if not self._overwritten(value))
+        outside = (value for value in self._made() if self._external(value))
+        return frozenset((*kept, *outside))
+
+    def _drop(self) -> dict[int, int]:
+        """Find the dropped values: saved and made inside, replayable, not kept."""
+        needed: dict[int, int] = {}
+        saved: set[int] = set()
+        dropped = self.result.dropped
+        for value in self._made():
+            packs = self.graph.packed_inside(value, self.span.start, self.span.stop)
+            if not packs:
+                continue
+            storage = self.graph.storage_of(value)
+            saved.add(storage)
+            if value not in self.span.keep and not self._external(value):
+                positions = [p.unpacked_at for p in packs if p.unpacked_at >= 0]
+                needed[value] = min(positions, default=self.never)
+                dropped[storage] = dropped.get(storage, 0) + len(packs)
+        self.result.saved_bytes = self._total(saved)
+        return needed
+
+    def _total(self, storages: set[int]) -> int:
+        return sum(self.graph.profile.storages[s].bytes for s in storages)
+
+    def _times(self) -> list[int]:
+        """Return when each group runs: at the first use of what it delivers."""
+        groups = self.slices.groups
+        times = [min(self.needed.get(v, self.never) for v in g.makes) for g in groups]
+        for number in reversed(range(len(groups))):  # owners stand before the groups they serve
+            for cell in groups[number].cells:
+                owner = self.slices.owner[cell]
+                times[owner] = min(times[owner], times[number])
+        return times
+
+    def _last_uses(self) -> dict[int, tuple[int, int, int]]:
+        """Return, by source or cell, the last (time, group, step) that reads it."""
+        last: dict[int, tuple[int, int, int]] = {}
+        for number, played in enumerate(self.played):
+            for value, step in played.used.items():
+                use = (self.times[number], number, step)
+                last[value] = max(use, last.get(value, use))
+        return last
+
+    def _live_again(self, value: int, birth: int) -> None:
+        """Let a delivered value live: to its plain death, or longer under CELL HOLD."""
+        death = -1
+        if value in self.needed:
+            death = self.graph.profile.storages[self.graph.storage_of(value)].death
+        use = self.last_uses.get(value)
+        if use is not None and use[0] > death:
+            self._live_until(value, birth, use)
+        elif death >= birth:
+            size = self.graph.storage_bytes(value)
+            self.result.lives.append(Life(birth, death, size))
+        else:  # nobody asks for it any more
+            number = self.slices.owner[value]
+            self._free(value, number, len(self.played[number].highs) - 1)
+
+    def _live_until(self, value: int, birth: int, use: tuple[int, int, int]) -> None:
+        """Let bytes of `value` live from `birth` until a step of a replay lets go of them."""
+        time, number, step = use
+        size = self.graph.storage_bytes(value)
+        if time > birth:
+            self.result.lives.append(Life(birth, time - 1, size, carry=time < self.never))
+        if time < self.never:
+            self._free(value, number, step)
+
+    def _free(self, value: int, number: int, step: int) -> None:
+        self.freed[number].append((step, self.graph.storage_bytes(value)))
+
+    def _hold_sources(self) -> None:
+        forever = []
+        for value in self.slices.sources:
+            time = self.last_uses[value][0]
+            writer = self.graph.overwritten_at(value)
+            if self._copied(value):
+                self._live_until(value, writer, self.last_uses[value])
+            elif 0 <= writer < time < self.never:
+                raise IllegalSpanError(
+                    f"span [{self.span.start}, {self.span.stop}) replays at {time} from value"
+                    f" {value}, which op {writer} has overwritten"
+                )
+            elif time == self.never:
+                forever.append(self.graph.storage_of(value))
+        self.result.forever = tuple(dict.fromkeys(forever))
+
+    def _hold_closing(self) -> None:
+        graph, stop = self.graph, self.span.stop
+        read = (value for op in self.ops for value in op.reads if self._external(value))
+        storages = (graph.storage_of(value) for value in (*read, *sorted(self.span.keep)))
+        self.result.closing = tuple(
+            dict.fromkeys(s for s in storages if graph.unsaved_deaths[s] < stop - 1)
+        )
+
+    def _add_moments(self) -> None:
+        order = sorted((time, number) for number, time in enumerate(self.times))
+        for time, number in order:
+            if time < self.never:
+                self.result.moments.append(self._moment(time, number))
+
+    def _moment(self, time: int, number: int) -> Moment:
+        played = self.played[number]
+        highs, net = np.array(played.highs, dtype=np.int64), played.net
+        for step, size in self.freed[number]:
+            highs[step + 1 :] -= size
+            net -= size
+        releases = tuple(
+            (played.used[value], self.graph.storage_of(value))
+            for value in self.slices.groups[number].sources
+            if not self._copied(value)
+        )
+        return Moment(time, highs, int(highs.max()), net, releases)
+
+    def _copied(self, value: int) -> bool:
+        """Tell whether COPY ON WRITE applies to a source."""
+        return (
+            self._overwritten(value)
+            and self._external(value)
+            and self.graph.flow(self.graph.overwritten_at(value)) is not NO_FLOW
+        )
+
+    def _count(self) -> None:
+        kernels_ns, replayed = 0, 0
+        sources: set[int] = set()
+        for group, time in zip(self.slices.groups, self.times, strict=True):
+            sources.update(group.sources)
+            if time < self.never:
+                replayed += len(group.steps)
+                kernels_ns += sum(
+                    self.graph.profile.ops[self.span.start + step.op].time_ns
+                    for step in group.steps
+                )
+        self.result.replayed_ops = replayed
+        self.result.replay_ns = replay_cost_ns(kernels_ns, replayed)
+        self.result.tape_ns = tape_cost_ns(self.span.stop - self.span.start)
+        self.result.kept_bytes = self._total(
+            {
+                self.graph.storage_of(value)
+                for value in self.span.keep
+                if value in sources
+                or self.graph.packed_inside(value, self.span.start, self.span.stop)
+            }
+        )
