@@ -51,9 +51,15 @@ class Arg(NamedTuple):
 
 
 class Flow:
-    """Storages seen so far, their versions, and where values come from."""
+    """Storages seen so far, their versions, and where values come from.
 
-    def __init__(self) -> None:
+    Args:
+        hold: keep the tensors of outside values alive while the flow is open (a tape must, a
+            recorder that only looks on must not).
+    """
+
+    def __init__(self, hold: bool = True) -> None:
+        self.hold = hold
         self.known: dict[int, int] = {}
         self.pins: list[int] = []
         self.base: list[int] = []
@@ -61,7 +67,7 @@ class Flow:
         self.version: list[int] = []
         self.external: list[bool] = []
         self.blank: set[int] = set()
-        self.outside: dict[Key, tuple[torch.Tensor, int]] = {}  # tensor, version when read
+        self.outside: dict[Key, tuple[Any, int]] = {}  # tensor, version when read
 
     def read(self, tensor: torch.Tensor) -> Arg:
         """Return the value that a plain strided tensor holds now; a stranger comes from outside."""
@@ -104,7 +110,7 @@ class Flow:
         self.bumps[slot] += 1
         new = (slot, self.version[slot])
         if self.external[slot]:  # the result lives outside anyway
-            self.outside[new] = (tensor, self.base[slot] + self.bumps[slot])
+            self._enter(new, tensor, self.base[slot] + self.bumps[slot])
         return old, new
 
     def wrote_unseen(self, tensor: torch.Tensor) -> None:
@@ -140,13 +146,16 @@ class Flow:
         self.version.append(0)
         self.external.append(external)
         if external:
-            self.outside[(slot, 0)] = (tensor, tensor._version)
+            self._enter((slot, 0), tensor, tensor._version)
         return slot
+
+    def _enter(self, key: Key, tensor: torch.Tensor, version: int) -> None:
+        self.outside[key] = (tensor if self.hold else None, version)
 
     def _renew(self, slot: int, tensor: torch.Tensor) -> bool:
         self.blank.discard(slot)
         self.version[slot] += 1
-        self.outside[(slot, self.version[slot])] = (tensor, tensor._version)
+        self._enter((slot, self.version[slot]), tensor, tensor._version)
         return True
 
     def _arg(self, slot: int, tensor: torch.Tensor, first: bool) -> Arg:

@@ -82,6 +82,11 @@ class Tape(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Let compiled code inside a segment run compiled; what it makes comes from outside."""
+        return True
+
     def __init__(self, recipe: Recipe, program: Program | None) -> None:
         super().__init__()
         self.recipe = recipe
@@ -161,7 +166,7 @@ class Tape(TorchDispatchMode):
 
     def _same(self, record: OpRecord, types: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
         if record.opaque:
-            return bool(types) or traits_of(record.func).opaque or not _all_on_tape(args, kwargs)
+            return bool(types) or traits_of(record.func).opaque or not all_on_tape(args, kwargs)
         try:
             return not types and self._same_op(record, args, kwargs)
         except (RuntimeError, NotImplementedError):  # a tensor without storage or version
@@ -357,7 +362,7 @@ class Tape(TorchDispatchMode):
         if traits.passthrough:
             _passthrough.add(id(func))
             return func(*args, **kwargs)
-        if traits.opaque or not _all_on_tape(args, kwargs):
+        if traits.opaque or not all_on_tape(args, kwargs):
             record = blank_record(self.flow, func)
             record.opaque = True
             out = self._run_opaque(func, args, kwargs)
@@ -541,7 +546,7 @@ def _on_tape(tensor: torch.Tensor) -> bool:
     )
 
 
-def _all_on_tape(args: Any, kwargs: Any) -> bool:
+def all_on_tape(args: Any, kwargs: Any) -> bool:
     return all(_on_tape(t) for t in tensors_in((args, kwargs)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+import torch
 from torch import nn
 
 _CALL = nn.Module._call_impl.__code__
@@ -17,7 +18,11 @@ class UnitNames:
     """Qualified names of a model's modules, by identity (the first name of a shared one)."""
 
     def __init__(self, root: nn.Module) -> None:
-        self._names = {id(module): name for name, module in root.named_modules()}
+        self._names = {
+            id(module): name
+            for name, module in root.named_modules()
+            if not isinstance(module, torch.jit.ScriptModule)  # cannot be hooked
+        }
 
     def running(self) -> str:
         """Return the innermost unit of this model whose call is on the stack ("" if none)."""

@@ -1,0 +1,202 @@
+"""Profiles a model: runs its step a few times and writes down what happened as a `Profile`.
+
+Runs: one to warm up (lazy state, caches), one recorded, one forward with everything given up (the
+natural deaths), two with every op timed, two plain ones timed. All begin from the same state, and
+afterwards everything is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, UnitCall, Value
+from planner.profiler.fingerprint import fingerprint
+from planner.profiler.meter import meter_for
+from planner.profiler.recorder import Recording, run_recorded
+from planner.profiler.state import preserve
+from planner.profiler.step import Step, model_device
+from planner.profiler.storages import tensors_in
+from planner.profiler.timing import OpTimer, best_op_times, time_run
+from planner.replay.flow import Key
+
+TIMED_RUNS = 2
+
+
+def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> Profile:
+    """Run a step a few times and return its profile; the model is left exactly as it was.
+
+    Args:
+        step: the training step (see `make_step`).
+        progress: called with the name of each run as it begins.
+
+    Raises:
+        StepError: the step raised.
+    """
+    model, device = step.model, model_device(step.model)
+    say = progress or (lambda text: None)
+
+    def fresh(run: Callable[[], object]) -> None:
+        with preserve(model, step.optimizer, step):
+            run()
+
+    with preserve(model, step.optimizer, step):
+        _clear_gradients(model)
+        say("warm up")
+        step.run()
+        _clear_gradients(model)
+        say("record")
+        plain: list[Recording] = []
+        fresh(lambda: plain.append(run_recorded(model, step.run, _tracked(step))))
+        say("natural lives")
+        fresh(lambda: plain.append(run_recorded(model, step.run, _tracked(step), give_up=True)))
+        say("time")
+        timers = [OpTimer(device) for _ in range(TIMED_RUNS)]
+        for timer in timers:
+            fresh(lambda timer=timer: _under(timer, step))  # type: ignore[misc]
+        steps_ns: list[int] = []
+        for _ in range(TIMED_RUNS):
+            fresh(lambda: steps_ns.append(time_run(step.run, device)))
+    return _to_profile(step, plain[0], plain[1], timers, min(steps_ns))
+
+
+def _under(timer: OpTimer, step: Step) -> None:
+    with timer:
+        step.run()
+
+
+def _clear_gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def _tracked(step: Step) -> dict[str, list[torch.Tensor]]:
+    """What is alive before the step, by category."""
+    model = step.model
+    state = step.optimizer.state.values() if step.optimizer is not None else ()
+    return {
+        "parameter": list(model.parameters()),
+        "buffer": list(model.buffers()),
+        "optimizer": list(tensors_in(state)),
+        "gradient": [p.grad for p in model.parameters() if p.grad is not None],
+        "input": list(step.input_tensors),
+    }
+
+
+def _to_profile(
+    step: Step, plain: Recording, natural: Recording, timers: list[OpTimer], step_ns: int
+) -> Profile:
+    times = best_op_times([op.name for op in plain.ops], [op.time_ns for op in plain.ops], timers)
+    ids = _value_ids(plain)
+    ops = tuple(
+        Op(
+            name=op.name,
+            unit=op.unit,
+            phase=op.phase,
+            inputs=tuple(ids[k] for k in op.inputs if k in ids),
+            outputs=tuple(ids[k] for k in op.outputs if k in ids),
+            time_ns=ns,
+            flops=op.flops,
+            replayable=op.replayable,
+            random=op.random,
+        )
+        for op, ns in zip(plain.ops, times, strict=True)
+    )
+    storages = _storages(plain, natural)
+    return Profile(
+        model_class=type(step.model).__name__,
+        fingerprint=fingerprint(step.model),
+        step=step.describe(),
+        units=_units(plain),
+        ops=ops,
+        values=_values(plain, ids),
+        storages=storages,
+        saved=tuple(
+            SavedTensor(ids[pack.key], pack.packed_at, pack.unpacked_at)
+            for pack in plain.packs
+            if pack.key in ids
+        ),
+        plain_peak_bytes=_peak(step, storages, len(ops)),
+        step_time_ns=step_ns,
+        forward_time_ns=sum(op.time_ns for op in ops if op.phase == "forward"),
+        excluded=_excluded(step.model),
+    )
+
+
+def _value_ids(plain: Recording) -> dict[Key, int]:
+    """Number the values in order of first sight; those without a storage of ours are left out."""
+    keys: dict[Key, int] = {}
+    seen = [k for op in plain.ops for k in (*op.inputs, *op.outputs)]
+    for key in (*seen, *(pack.key for pack in plain.packs if pack.key is not None)):
+        if key[0] in plain.life_of_slot:
+            keys.setdefault(key, len(keys))
+    return keys
+
+
+def _values(plain: Recording, ids: dict[Key, int]) -> tuple[Value, ...]:
+    maker = {k: i for i, op in enumerate(plain.ops) if op.replayable for k in op.outputs}
+    return tuple(
+        Value(plain.life_of_slot[key[0]], key[1], maker.get(key, -1)) for key in ids
+    )
+
+
+def _storages(plain: Recording, natural: Recording) -> tuple[Storage, ...]:
+    end = len(plain.ops)
+    found = []
+    same = _same_prefix(plain, natural)
+    for number, life in enumerate(plain.lives.lives):
+        death = end if life.death is None else life.death
+        natural_death = death
+        if number < same and 0 <= life.birth < len(natural.ops):
+            other = natural.lives.lives[number].death
+            natural_death = end if other is None else min(other, death)
+        death, natural_death = max(death, life.birth), max(natural_death, life.birth)
+        found.append(Storage(life.bytes, life.category, life.birth, death, natural_death))
+    return tuple(found)
+
+
+def _same_prefix(plain: Recording, natural: Recording) -> int:
+    """How many storages the two runs saw alike (all of the forward, if it is deterministic)."""
+    count = 0
+    for a, b in zip(plain.lives.lives, natural.lives.lives, strict=False):
+        if (a.bytes, a.birth) != (b.bytes, b.birth):
+            break
+        count += 1
+    return count
+
+
+def _units(plain: Recording) -> tuple[UnitCall, ...]:
+    assert plain.calls is not None
+    return tuple(
+        UnitCall(c.name, c.call, c.root_call, c.kind, c.parent, c.enter, c.exit)
+        for c in plain.calls.calls
+    )
+
+
+def _peak(step: Step, storages: tuple[Storage, ...], ops: int) -> int:
+    """The plain step's peak: from the recorded lives on the CPU, measured elsewhere."""
+    device = model_device(step.model)
+    if device.type == "cuda":
+        with preserve(step.model, step.optimizer, step), meter_for(device) as meter:
+            step.run()
+            return meter.peak_bytes
+    change = [0] * (ops + 2)
+    for storage in storages:
+        change[max(storage.birth, 0)] += storage.bytes
+        change[storage.death + 1] -= storage.bytes
+    live = peak = 0
+    for delta in change[: max(ops, 1)]:
+        live += delta
+        peak = max(peak, live)
+    return peak
+
+
+def _excluded(model: nn.Module) -> tuple[Exclusion, ...]:
+    reason = "compiled: its inner values are out of sight and stay with its own plan"
+    return tuple(
+        Exclusion(name, reason)
+        for name, module in model.named_modules()
+        if module._compiled_call_impl is not None or hasattr(module, "_orig_mod")
+    )

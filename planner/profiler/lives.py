@@ -1,0 +1,89 @@
+"""When storages are born and die, by op number. Used by the recorder.
+
+The clock is the number of the op that runs, or ran last. A storage seen in an op's result is born
+in that op; a storage that dies after op i and before op i + 1 dies at i.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from planner.profiler.storages import storages_of
+
+
+@dataclass(slots=True)
+class Life:
+    """One storage's life; `death` is None while it lives."""
+
+    bytes: int
+    birth: int
+    category: str
+    death: int | None = None
+
+
+class _Watch(weakref.ref["torch.UntypedStorage"]):
+    """A weak reference that knows which life it ends."""
+
+    __slots__ = ("address", "number")
+    address: int
+    number: int
+
+
+class Lives:
+    """All storages of a step, numbered in order of first sight."""
+
+    def __init__(self) -> None:
+        self.now = -1
+        self.lives: list[Life] = []
+        self._alive: dict[int, _Watch] = {}
+        self.open = True
+
+    def see(self, tensor: torch.Tensor, category: str = "activation") -> int:
+        """Return the number of a tensor's (first) storage; a new one is born now."""
+        number = -1
+        for storage in storages_of(tensor):
+            number = self._see(storage, category)
+        return number
+
+    def see_all(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+        """See tensors that were there before the step."""
+        for tensor in tensors:
+            self.see(tensor, category)
+
+    def number(self, tensor: torch.Tensor) -> int | None:
+        """Return the number of a storage that is alive and known, else None."""
+        for storage in storages_of(tensor):
+            watch = self._alive.get(storage._cdata)
+            if watch is not None:
+                return watch.number
+        return None
+
+    def relabel(self, tensor: torch.Tensor, category: str) -> None:
+        """Give a tensor's storage another category."""
+        number = self.number(tensor)
+        if number is not None:
+            self.lives[number].category = category
+
+    def _see(self, storage: torch.UntypedStorage, category: str) -> int:
+        watch = self._alive.get(storage._cdata)
+        if watch is not None and watch() is storage:
+            life = self.lives[watch.number]
+            life.bytes = max(life.bytes, storage.nbytes())
+            return watch.number
+        number = len(self.lives)
+        self.lives.append(Life(storage.nbytes(), self.now, category))
+        watch = _Watch(storage, self._ended)
+        watch.number, watch.address = number, storage._cdata
+        self._alive[storage._cdata] = watch
+        return number
+
+    def _ended(self, watch: weakref.ref[torch.UntypedStorage]) -> None:
+        assert isinstance(watch, _Watch)
+        if self.open:
+            self.lives[watch.number].death = self.now
+        if self._alive.get(watch.address) is watch:
+            del self._alive[watch.address]

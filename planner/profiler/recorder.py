@@ -1,0 +1,221 @@
+"""Records one training step op by op: dataflow, units, lives of storages, what autograd saves.
+
+Used by `planner.profiler.build`. A `Recording` is raw; `build` turns it into a `Profile`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from planner.profiler.lives import Lives
+from planner.profiler.unit_calls import UnitCalls
+from planner.replay.flow import Flow, Key
+from planner.replay.record import blank_record, finish_record, tensors_in, write_record
+from planner.replay.tape import all_on_tape
+from planner.replay.traits import traits_of
+from planner.replay.units import UnitNames
+
+_in_backward = torch._C._current_graph_task_id
+
+
+@dataclass(slots=True)
+class RecordedOp:
+    """One op; values are flow keys until `build` numbers them."""
+
+    name: str
+    unit: int
+    phase: str
+    inputs: tuple[Key, ...] = ()
+    outputs: tuple[Key, ...] = ()
+    time_ns: int = 0
+    flops: int = 0
+    replayable: bool = False
+    random: bool = False
+
+
+@dataclass(slots=True)
+class RecordedPack:
+    """One tensor that autograd packed; `unpacked_at` is -1 until it is asked for."""
+
+    key: Key | None
+    life: int | None
+    packed_at: int
+    unpacked_at: int = -1
+
+
+@dataclass
+class Recording:
+    """What a recorded step showed."""
+
+    ops: list[RecordedOp] = field(default_factory=list)
+    packs: list[RecordedPack] = field(default_factory=list)
+    lives: Lives = field(default_factory=Lives)
+    life_of_slot: dict[int, int] = field(default_factory=dict)
+    calls: UnitCalls | None = None
+
+    def position(self) -> int:
+        """The number of ops so far."""
+        return len(self.ops)
+
+
+class _ForwardOver(BaseException):
+    """Raised to leave a step whose backward must not run."""
+
+
+class StepRecorder(TorchDispatchMode):
+    """Sees every op of a step; forward ops with dataflow, backward ops by name and lives only.
+
+    Args:
+        model: the model whose units are named.
+        give_up: drop everything that autograd saves and stop at the first need of it, to see when
+            storages die by themselves (their natural death).
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Let compiled code run compiled; what it makes comes from outside."""
+        return True
+
+    def __init__(self, model: nn.Module, give_up: bool = False) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self.model = model
+        self.names = UnitNames(model)
+        self.flow = Flow(hold=False)
+        self.give_up = give_up
+        self.calls = UnitCalls(self.recording.position)
+        self.recording.calls = self.calls
+        self.backward_seen = False
+
+    @contextmanager
+    def recording_step(self, tracked: dict[str, list[torch.Tensor]]) -> Iterator[None]:
+        """Record what runs inside the block; `tracked` tensors were there before, by category."""
+        lives = self.recording.lives
+        for category, tensors in tracked.items():
+            lives.see_all(tensors, category)
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        try:
+            with self.calls.watching(self.model), self, hooks:
+                yield
+        except _ForwardOver:
+            pass
+        finally:
+            lives.open = False
+            self.flow.close()
+
+    # -- ops ----------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run and record one op."""
+        kwargs = kwargs or {}
+        traits = traits_of(func)
+        if traits.passthrough:
+            return func(*args, **kwargs)
+        backward = _in_backward() != -1
+        self.backward_seen |= backward
+        lives, ops = self.recording.lives, self.recording.ops
+        op = RecordedOp(str(func), -1, "backward" if backward else self._phase())
+        lives.now = len(ops)
+        for tensor in tensors_in((args, kwargs)):
+            lives.see(tensor)
+        if backward or traits.opaque or not all_on_tape(args, kwargs):
+            out = self._timed(op, func, args, kwargs)
+            record = None
+        else:
+            record, written = write_record(self.flow, func, traits, args, kwargs)
+            out = self._timed(op, func, args, kwargs)
+            finish_record(self.flow, record, traits, written, args, out)
+        for tensor in tensors_in(out):
+            lives.see(tensor)
+        if not backward:
+            op.unit = self.calls.innermost(self.names.running())
+        if record is not None:
+            self._flow(op, record, args, kwargs, out)
+        ops.append(op)
+        return out
+
+    def _phase(self) -> str:
+        return "other" if self.backward_seen and not self.calls.stack else "forward"
+
+    def _timed(self, op: RecordedOp, func: Any, args: Any, kwargs: Any) -> Any:
+        start = time.perf_counter_ns()
+        out = func(*args, **kwargs)
+        op.time_ns = time.perf_counter_ns() - start
+        return out
+
+    def _flow(self, op: RecordedOp, record: Any, args: Any, kwargs: Any, out: Any) -> None:
+        op.inputs = record.reads
+        op.outputs = (*record.makes, *(new for _, new in record.writes))
+        op.random, op.replayable = record.random, True
+        op.flops = flops_of(record.func, args, kwargs, out)
+        for tensor in tensors_in((args, kwargs, out)):
+            slot = self.flow.known.get(tensor.untyped_storage()._cdata)
+            life = self.recording.lives.number(tensor)
+            if slot is not None and life is not None:
+                self.recording.life_of_slot.setdefault(slot, life)
+
+    # -- what autograd packs ------------------------------------------------------------------
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        lives = self.recording.lives
+        pack = RecordedPack(None, None, self.recording.position())
+        if _in_backward() == -1 and all_on_tape((tensor,), {}):
+            arg = self.flow.read(tensor)
+            pack.key = arg.key
+            pack.life = lives.see(tensor)
+            self.recording.life_of_slot.setdefault(arg.slot, pack.life)
+            self.recording.packs.append(pack)
+            if self.give_up and not tensor.is_leaf:
+                return None
+        elif self.give_up:
+            return None
+        return tensor, pack
+
+    def _unpack(self, packed: Any) -> torch.Tensor:
+        if self.give_up:
+            self.recording.lives.open = False  # what dies from here on dies of the error
+            raise _ForwardOver
+        tensor, pack = packed
+        if pack.unpacked_at < 0:
+            pack.unpacked_at = self.recording.position()
+        return tensor  # type: ignore[no-any-return]
+
+
+def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """Return an op's floating-point operations by torch's own formulas, 0 where it has none."""
+    formula = flop_registry.get(func._overloadpacket)
+    if formula is None:
+        return 0
+    try:
+        return int(formula(*args, **kwargs, out_val=out))
+    except (TypeError, ValueError, AttributeError, AssertionError):
+        return 0
+
+
+def run_recorded(
+    model: nn.Module,
+    run: Callable[[], object],
+    tracked: dict[str, list[torch.Tensor]],
+    give_up: bool = False,
+) -> Recording:
+    """Run a step once and return its recording; see `StepRecorder`."""
+    recorder = StepRecorder(model, give_up)
+    with recorder.recording_step(tracked):
+        run()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                recorder.recording.lives.relabel(parameter.grad, "gradient")
+    return recorder.recording

@@ -1,0 +1,87 @@
+"""How long ops and steps take. Times are minima over a few runs: noise only ever adds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from planner.replay.traits import traits_of
+
+
+class OpTimer(TorchDispatchMode):
+    """Times each op of a step that makes or writes memory, in order.
+
+    On the CPU by the clock; on other devices by events, read when the step is over.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Let compiled code run compiled."""
+        return True
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self.names: list[str] = []
+        self._ticks: list[Any] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run and time one op."""
+        if traits_of(func).passthrough:
+            return func(*args, **(kwargs or {}))
+        self.names.append(str(func))
+        if self.device.type != "cpu":
+            return self._with_events(func, args, kwargs or {})
+        start = time.perf_counter_ns()
+        out = func(*args, **(kwargs or {}))
+        self._ticks.append(time.perf_counter_ns() - start)
+        return out
+
+    def _with_events(self, func: Any, args: Any, kwargs: Any) -> Any:
+        start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+        start.record()
+        out = func(*args, **kwargs)
+        end.record()
+        self._ticks.append((start, end))
+        return out
+
+    def times_ns(self) -> list[int]:
+        """Return the time of each op in nanoseconds."""
+        if self.device.type == "cpu":
+            return self._ticks
+        synchronize(self.device)
+        return [int(start.elapsed_time(end) * 1e6) for start, end in self._ticks]
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what was asked of it."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def best_op_times(
+    names: Sequence[str], times_ns: Sequence[int], runs: Sequence[OpTimer]
+) -> list[int]:
+    """Return each op's least time over the recorded run and those timed runs that ran the same ops."""
+    best = list(times_ns)
+    for run in runs:
+        if run.names == list(names):
+            best = [min(a, b) for a, b in zip(best, run.times_ns(), strict=True)]
+    return best
+
+
+def time_run(run: Callable[[], object], device: torch.device) -> int:
+    """Return how long one run takes, in nanoseconds."""
+    synchronize(device)
+    start = time.perf_counter_ns()
+    run()
+    synchronize(device)
+    return time.perf_counter_ns() - start
