@@ -1,0 +1,209 @@
+"""Cut the forward of the first root call into blocks where little crosses, and find equal ones.
+
+A block boundary is a legal position at which the bytes that later ops still need are fewest among
+its neighbours: between transformer blocks only the residual stream crosses. Bytes that autograd
+saves anyway count once; bytes that nobody saves count twice, since a segment that starts there
+would have to hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.graph.model import Graph
+from planner.search.pins import Wishes
+
+MOST_BLOCKS = 4_000
+_PERSISTENT = frozenset({"parameter", "buffer", "input", "optimizer", "gradient"})
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Consecutive blocks of the first root call.
+
+    Attributes:
+        edges: positions e_0 < e_1 < ... < e_n; block b is the ops [e_b, e_b+1).
+        kinds: for each block, a number that equal blocks share.
+        first_of: for each kind, the first block of that kind.
+    """
+
+    edges: tuple[int, ...]
+    kinds: tuple[int, ...]
+    first_of: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+def split(graph: Graph, wishes: Wishes | None = None) -> Blocks:
+    """Return the blocks of a graph; none when no module call ran.
+
+    No block edge parts a value that must be given up from its packs, and blocks with different
+    wishes are different.
+    """
+    edges = _edges(graph)
+    wishes = wishes or Wishes()
+    if wishes.forced:
+        edges = _whole(graph, edges, wishes)
+    known: dict[Hashable, int] = {}
+    kinds: list[int] = []
+    first_of: list[int] = []
+    for block, signature in enumerate(_signatures(graph, edges)):
+        signature = (signature, _wished(wishes, edges[block], edges[block + 1]))
+        kind = known.setdefault(signature, len(known))
+        kinds.append(kind)
+        if kind == len(first_of):
+            first_of.append(block)
+    return Blocks(tuple(edges), tuple(kinds), tuple(first_of))
+
+
+def _whole(graph: Graph, edges: list[int], wishes: Wishes) -> list[int]:
+    """Drop edges that stand between a value to give up and its last pack."""
+    barred: set[int] = set()
+    for op, stop in wishes.forced:
+        for value in graph.outputs(op):
+            packs = [t.packed_at for t in graph.saved_of(value)]
+            if packs and max(packs) <= stop:
+                barred.update(p for p in edges if op < p <= max(packs) and p < edges[-1])
+    return [p for p in edges if p not in barred]
+
+
+def _wished(wishes: Wishes, start: int, stop: int) -> Hashable:
+    if wishes.plain():
+        return ()
+    return tuple(
+        tuple(op - start for op in ops if start <= op < stop)
+        for ops in (sorted(wishes.saved), [op for op, _ in wishes.forced], sorted(wishes.excluded))
+    )
+
+
+def crossing_bytes(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each position, the saved and the unsaved bytes that later forward ops need.
+
+    Two int64 arrays of shape (n_ops + 2,). Parameters, inputs and what outlives forward anyway
+    cross nowhere.
+    """
+    profile = graph.profile
+    saved = np.zeros(graph.n_ops + 2, dtype=np.int64)
+    unsaved = np.zeros(graph.n_ops + 2, dtype=np.int64)
+    for storage, last in _last_uses(graph).items():
+        life = profile.storages[storage]
+        if life.category in _PERSISTENT or life.birth < 0 or last <= life.birth:
+            continue
+        row = saved if graph.packs[storage] else unsaved
+        row[life.birth + 1] += life.bytes
+        row[last + 1] -= life.bytes
+    return np.cumsum(saved), np.cumsum(unsaved)
+
+
+def _last_uses(graph: Graph) -> dict[int, int]:
+    """The last forward op that reads or packs each storage."""
+    last: dict[int, int] = {}
+    for index, op in enumerate(graph.profile.ops):
+        if op.phase == "forward":
+            for value in op.inputs:
+                last[graph.storage_of(value)] = index
+    for tensor in graph.profile.saved:
+        storage = graph.storage_of(tensor.value)
+        last[storage] = max(last.get(storage, -1), tensor.packed_at - 1)
+    return last
+
+
+def _edges(graph: Graph) -> list[int]:
+    """Boundaries: local minima of what crosses, and both ends of the root call."""
+    legal = [p for p in graph.legal_positions if p <= graph.n_ops]
+    if len(legal) < 2:
+        return []
+    saved, unsaved = crossing_bytes(graph)
+    weight = [int(saved[p] + 2 * unsaved[p]) for p in legal]
+    chosen = [
+        k
+        for k in range(1, len(legal) - 1)
+        if weight[k] <= min(_other(weight, k, -1), _other(weight, k, 1))
+    ]
+    chosen = _prominent(chosen, weight)
+    step = 1 + len(chosen) // MOST_BLOCKS
+    return [legal[0], *(legal[k] for k in chosen[::step]), legal[-1]]
+
+
+def _other(weight: list[int], at: int, way: int) -> int:
+    """The next different weight in one direction; at the end, nothing is lower."""
+    k = at
+    while 0 <= k < len(weight) and weight[k] == weight[at]:
+        k += way
+    return weight[k] if 0 < k < len(weight) - 1 else weight[at]
+
+
+def _prominent(chosen: list[int], weight: list[int]) -> list[int]:
+    """Drop minima at which half as much again crosses as at a neighbouring minimum."""
+    while True:
+        keep = [
+            k
+            for i, k in enumerate(chosen)
+            if all(2 * weight[k] <= 3 * weight[n] for n in (chosen[max(0, i - 1) : i + 2]))
+        ]
+        if len(keep) == len(chosen):
+            return chosen
+        chosen = keep
+
+
+def _signatures(graph: Graph, edges: list[int]) -> list[Hashable]:
+    """What makes two blocks equal: ops, sizes, flow between them, what is saved where."""
+    block_of = np.searchsorted(np.array(edges), np.arange(graph.n_ops + 2), side="right") - 1
+    legal = frozenset(graph.legal_positions)
+    return [
+        _signature(graph, edges[b], edges[b + 1], b, block_of, legal) for b in range(len(edges) - 1)
+    ]
+
+
+def _signature(
+    graph: Graph, start: int, stop: int, block: int, block_of: np.ndarray, legal: frozenset[int]
+) -> Hashable:
+    names: dict[int, Hashable] = {}
+    rows: list[Hashable] = []
+    for index in range(start, stop):
+        op = graph.profile.ops[index]
+        for value in op.inputs:
+            if value not in names:
+                names[value] = _outside(graph, value, block, block_of, len(names))
+        for slot, value in enumerate(op.outputs):
+            names[value] = (index - start, slot)
+        rows.append(
+            (
+                op.name,
+                bool(graph.flow(index).makes or graph.flow(index).writes),
+                index in legal,
+                tuple(names[v] for v in op.inputs),
+                tuple(_made(graph, v, start, block, block_of) for v in op.outputs),
+            )
+        )
+    return tuple(rows)
+
+
+def _outside(graph: Graph, value: int, block: int, block_of: np.ndarray, number: int) -> Hashable:
+    """A value from before the block: its number in order of sight, size, and where it is from."""
+    storage = graph.profile.storages[graph.storage_of(value)]
+    maker = graph.profile.values[value].op
+    distance = min(2, block - int(block_of[maker])) if maker >= 0 else -1
+    saved = bool(graph.packs[graph.storage_of(value)])
+    return ("outside", number, storage.bytes, storage.category, distance, saved)
+
+
+def _made(graph: Graph, value: int, start: int, block: int, block_of: np.ndarray) -> Hashable:
+    """A value made in the block: its size, where it is packed, whether it is written later."""
+    packs = []
+    for tensor in graph.saved_of(value):
+        distance = int(block_of[tensor.packed_at]) - block
+        packs.append((distance, tensor.packed_at - start) if distance == 0 else min(2, distance))
+    storage = graph.storage_of(value)
+    written = graph.overwritten_at(value)
+    return (
+        graph.storage_bytes(value),
+        tuple(packs),
+        graph.packs[storage],
+        written - start if written >= 0 else -1,
+        graph.profile.storages[storage].birth - start,
+    )

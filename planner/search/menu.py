@@ -1,0 +1,181 @@
+"""The options of every run of blocks: measured once per kind of run, moved to all equal runs.
+
+Called by `planner.search.search`. A run is a few consecutive blocks. Its options are: keep all; the
+corners of the min-cut frontier (short runs); give up everything inside, replayed at once or with
+nested cuts (long runs too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.graph.cost import REPLAY_OP_NS
+from planner.graph.model import Graph
+from planner.graph.span import Span
+from planner.search.blocks import Blocks
+from planner.search.chain import Chain, Option
+from planner.search.pins import Wishes
+from planner.search.ranges import Range
+from planner.search.shape import Shape, Shaper, Window
+
+FRONTIER_OPS = 160
+"""Longest run, in ops, whose frontier is searched; four parts of a transformer layer."""
+WORK_OPS = 40_000
+"""Ops played in all while options are measured, about a second; decides how many run lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One option of one run, in the place where it was measured."""
+
+    first: int
+    stop: int
+    spans: tuple[Span, ...]
+    shape: Shape
+
+
+class Menu:
+    """All options of a graph.
+
+    Args:
+        graph: the step.
+        blocks: its blocks.
+        wishes: pins and exclusions.
+    """
+
+    def __init__(self, graph: Graph, blocks: Blocks, wishes: Wishes) -> None:
+        self.graph = graph
+        self.blocks = blocks
+        self.wishes = wishes
+        self.edges = blocks.edges
+        self.windows = _backward_windows(graph, blocks)
+        self.lengths = _lengths(blocks)
+        longest = max((self.edges[j] - self.edges[i] for i, j in self._runs()), default=1)
+        self.shaper = Shaper(graph, longest)
+        self.cost_ns = np.array(
+            [op.time_ns + REPLAY_OP_NS for op in graph.profile.ops[: graph.forward_stop]],
+            dtype=np.int64,
+        )
+        plain = graph.plain_live
+        pairs = zip(self.edges, self.edges[1:], strict=False)
+        self.forward_top = [int(plain[a:b].max(initial=0)) for a, b in pairs]
+        self.backward_top = [int(plain[w.start : w.stop].max(initial=0)) for w in self.windows]
+        self.templates: dict[tuple[int, ...], tuple[Template, ...]] = {}
+
+    def chain(self) -> Chain:
+        """Return the problem across blocks."""
+        options = [option for i, j in self._runs() for option in self._options(i, j)]
+        top = self.graph.plain_live[self.edges[-1] : self.windows[-1].start]
+        return Chain(len(self.blocks), options, int(top.max(initial=0)))
+
+    def spans(self, option: Option) -> tuple[Span, ...]:
+        """Return the spans of an option at its own place."""
+        template: Template = option.payload
+        shift = self.edges[option.first] - self.edges[template.first]
+        return tuple(self._moved(span, shift) for span in template.spans)
+
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        count = len(self.blocks)
+        for first in range(count):
+            for length in self.lengths:
+                if first + length <= count:
+                    yield first, first + length
+
+    def _options(self, first: int, stop: int) -> Iterator[Option]:
+        kinds = self.blocks.kinds[first:stop]
+        if kinds not in self.templates:
+            self.templates[kinds] = tuple(self._measured(first, stop))
+        for template in self.templates[kinds]:
+            yield self._option(template, first, stop)
+
+    def _option(self, template: Template, first: int, stop: int) -> Option:
+        shape, own = template.shape, (template.first, template.stop)
+        shift = self.edges[first] - self.edges[template.first]
+        forward = shape.forward_bytes - max(self.forward_top[slice(*own)])
+        backward = shape.backward_bytes - max(self.backward_top[slice(*own)])
+        need = max(
+            forward + max(self.forward_top[first:stop]),
+            backward + max(self.backward_top[first:stop]),
+        )
+        replay = sum(int(self.cost_ns[op + shift]) * times for op, times in shape.runs)
+        calls = len(self.graph.root_calls)
+        cost = (replay + shape.tape_ns) * calls
+        return Option(first, stop, shape.freed_bytes, need, cost, template)
+
+    def _measured(self, first: int, stop: int) -> Iterator[Template]:
+        here = Range(self.graph, self.edges[first : stop + 1], self.wishes)
+        frontier = here.stop - here.start <= FRONTIER_OPS
+        seen: set[tuple[Span, ...]] = set()
+        for spans in here.proposals(frontier):
+            if spans in seen or (not spans and stop - first > 1):
+                continue
+            seen.add(spans)
+            forward = Window(here.start, here.stop)
+            backward = Window(self.windows[stop - 1].start, self.windows[first].stop)
+            yield Template(first, stop, spans, self.shaper.shape(spans, forward, backward))
+
+    def _moved(self, span: Span, shift: int) -> Span:
+        if not shift:
+            return span
+        profile = self.graph.profile
+        keep = []
+        for value in span.keep:
+            maker = profile.values[value].op
+            slot = profile.ops[maker].outputs.index(value)
+            keep.append(profile.ops[maker + shift].outputs[slot])
+        cuts = tuple((position + shift, depth) for position, depth in span.cuts)
+        return Span(span.start + shift, span.stop + shift, frozenset(keep), cuts)
+
+
+def _backward_windows(graph: Graph, blocks: Blocks) -> list[Window]:
+    """For each block, the ops from its first unpack to that of the block before it."""
+    edges, count = blocks.edges, len(blocks)
+    raw = [graph.n_ops] * count
+    for tensor in graph.profile.saved:
+        block = int(np.searchsorted(edges, tensor.packed_at, side="right")) - 1
+        if tensor.unpacked_at >= 0 and 0 <= block < count:
+            raw[block] = min(raw[block], tensor.unpacked_at)
+    end = _first_call_ends(graph, max((r for r in raw if r < graph.n_ops), default=0))
+    starts = [end] * count
+    later = 0
+    for block in reversed(range(count)):
+        if raw[block] < graph.n_ops:
+            starts[block] = later = min(end, max(later, raw[block]))
+    for block in range(1, count):
+        if raw[block] == graph.n_ops:
+            starts[block] = starts[block - 1]
+    return [Window(a, b) for a, b in zip(starts, [end, *starts], strict=False)]
+
+
+def _first_call_ends(graph: Graph, last_unpack: int) -> int:
+    """Where the next root call begins after the first one's backward, or the end of the step."""
+    units = graph.profile.units
+    return min(
+        (u.enter for u in units if u.root_call > 0 and u.parent < 0 and u.enter > last_unpack),
+        default=graph.n_ops,
+    )
+
+
+def _lengths(blocks: Blocks) -> list[int]:
+    """Run lengths in blocks: all up to 8, then growing by a factor that keeps the work in hand."""
+    for growth in (1.15, 1.3, 1.6, 2.5, 1e9):
+        lengths, size = list(range(1, 9)), 8.0
+        while size * growth <= len(blocks):
+            size = max(size + 1, size * growth)
+            lengths.append(int(size))
+        lengths = sorted({n for n in lengths if n <= len(blocks)})
+        if _work(blocks, lengths) <= WORK_OPS:
+            break
+    return lengths
+
+
+def _work(blocks: Blocks, lengths: list[int]) -> int:
+    edges, kinds = blocks.edges, blocks.kinds
+    sizes: dict[tuple[int, ...], int] = {}
+    for length in lengths:
+        for first in range(len(kinds) - length + 1):
+            sizes[kinds[first : first + length]] = edges[first + length] - edges[first]
+    return sum(sizes.values())

@@ -1,0 +1,139 @@
+"""`search` and `floor`: choose an algorithm, let the simulator judge, say what was proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from planner.documents.plan import Exclusion, Pins
+from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.graph.model import Graph
+from planner.graph.span import Span
+from planner.search.blocks import split
+from planner.search.holders import holders
+from planner.search.menu import Menu
+from planner.search.pins import Wishes, wishes
+from planner.search.pool import Candidate, Pool, settle
+from planner.search.result import SearchResult
+
+METHODS = ("auto", "dp", "milp")
+_RUNGS = 12
+_STATES = 512
+
+
+def search(
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    method: str = "auto",
+    pins: Pins = Pins(),  # noqa: B008  # frozen
+    exclusions: Iterable[Exclusion] = (),
+) -> SearchResult:
+    """Return the cheapest spans whose simulated peak is within the budget.
+
+    Args:
+        graph: the step.
+        budget_bytes: most live bytes allowed.
+        method: `dp`, `milp` or `auto`.
+        pins: units to save or to recompute.
+        exclusions: units that never run again, besides those that the profile lists.
+
+    Raises:
+        InfeasibleBudgetError: no plan was found within the budget.
+        UnknownUnitError: a pin names no unit.
+        PlannerError: the method is unknown, or pins contradict each other.
+    """
+    if method not in METHODS:
+        raise PlannerError(
+            f"unknown search method {method!r}",
+            cause="a misspelt name",
+            fix="use one of " + ", ".join(METHODS),
+        )
+    planner = _planner(graph, pins, exclusions)
+    return planner.search(budget_bytes, method)
+
+
+def floor(
+    graph: Graph,
+    *,
+    pins: Pins = Pins(),  # noqa: B008  # frozen
+    exclusions: Iterable[Exclusion] = (),
+) -> tuple[tuple[Span, ...], int]:
+    """Return the spans with the smallest simulated peak that was found, and that peak in bytes."""
+    lowest = _planner(graph, pins, exclusions).floor
+    return lowest.spans, lowest.peak_bytes
+
+
+class _Planner:
+    """Everything known about one graph under one set of wishes."""
+
+    def __init__(self, graph: Graph, wanted: Wishes) -> None:
+        self.graph = graph
+        self.pool = Pool(graph)
+        self.menu = Menu(graph, split(graph, wanted), wanted)
+        self.chain = self.menu.chain()
+        if not wanted.forced:
+            self.pool.add((), "plain")
+        self.lowest_target = self.chain.lowest()
+        settle(self.pool, self._propose, "dp", self.lowest_target, 1)
+        self._climb()
+        self.floor: Candidate = self.pool.lowest()
+
+    def search(self, budget_bytes: int, method: str) -> SearchResult:
+        """Return the best plan within a budget."""
+        if budget_bytes < self.floor.peak_bytes:
+            raise InfeasibleBudgetError(
+                budget_bytes=budget_bytes,
+                min_peak_bytes=self.floor.peak_bytes,
+                holders=holders(self.graph, self.floor.spans),
+            )
+        found = self._best(budget_bytes, method)
+        status = "feasible" if found.spans else "empty"
+        return SearchResult(
+            found.spans,
+            found.peak_bytes,
+            found.overhead_ns,
+            status,
+            None,
+            found.solver,
+            self.floor.peak_bytes,
+        )
+
+    def _best(self, budget_bytes: int, method: str) -> Candidate:
+        mine = Pool(self.graph)
+        mine.seen = {k: c for k, c in self.pool.seen.items()}
+        plain = mine.seen.get(())
+        if plain is None or plain.peak_bytes > budget_bytes:
+            settle(mine, self._propose, "dp", budget_bytes)
+        best = mine.best(budget_bytes)
+        assert best is not None, "the floor fits every budget that gets here"
+        return best
+
+    def _climb(self) -> None:
+        """Fill the pool from a ladder of budgets between the floor and the plain peak."""
+        top = self.chain.solve(1 << 62, _STATES)
+        low, high = self.lowest_target, int(self.graph.plain_live.max(initial=0))
+        if top is None or high <= low:
+            return
+        for rung in range(1, _RUNGS):
+            spans = self._propose(low + (high - low) * rung // _RUNGS)
+            if spans is not None:
+                self.pool.add(spans, "dp")
+
+    def _propose(self, budget_bytes: int) -> tuple[Span, ...] | None:
+        result = self.chain.solve(budget_bytes, _STATES)
+        if result is None:
+            return None
+        return tuple(span for option in result.options for span in self.menu.spans(option))
+
+
+_known: WeakKeyDictionary[Graph, dict[Wishes, _Planner]] = WeakKeyDictionary()
+
+
+def _planner(graph: Graph, pins: Pins, exclusions: Iterable[Exclusion]) -> _Planner:
+    """The planner of a graph; what it knows does not depend on the budgets asked before."""
+    wanted = wishes(graph, pins, exclusions)
+    known = _known.setdefault(graph, {})
+    if wanted not in known:
+        known[wanted] = _Planner(graph, wanted)
+    return known[wanted]
