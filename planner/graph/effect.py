@@ -117,20 +117,20 @@ class _Deriver:
         self.needed = self._drop()  # dropped value -> position of its first use
         cuts = [(position - span.start, depth) for position, depth in span.cuts]
         self.slices: Slices[int] = slice_segment(self.ops, self.needed, self._held(), cuts)
-        self.times = self._times()
+        self.schedule = self._schedule()
         self.played = [play_group(g, self.ops, graph.storage_bytes) for g in self.slices.groups]
         self.freed: list[list[tuple[int, int]]] = [[] for _ in self.played]  # (step, bytes)
+        self.running = [entry for entry in self.schedule if entry[0] < self.never]
         self.last_uses = self._last_uses()
 
     def effect(self) -> Effect:
         """Return the effect."""
-        for group, time in zip(self.slices.groups, self.times, strict=True):
-            if time < self.never:
-                for value in group.makes:
-                    self._live_again(value, time)
+        for position, number in self.running:
+            for value in self.slices.groups[number].makes:
+                self._live_again(value, position)
         self._hold_sources()
         self._hold_closing()
-        self._add_moments()
+        self.result.moments = [self._moment(*entry) for entry in self.running]
         self._count()
         return self.result
 
@@ -172,24 +172,33 @@ class _Deriver:
     def _total(self, storages: set[int]) -> int:
         return sum(self.graph.profile.storages[s].bytes for s in storages)
 
-    def _times(self) -> list[int]:
-        """Return when each group runs: at the first use of what it delivers."""
-        groups = self.slices.groups
-        times = [min(self.needed.get(v, self.never) for v in g.makes) for g in groups]
-        for number in reversed(range(len(groups))):  # owners stand before the groups they serve
-            for cell in groups[number].cells:
-                owner = self.slices.owner[cell]
-                times[owner] = min(times[owner], times[number])
-        return times
+    def _schedule(self) -> list[tuple[int, int]]:
+        """Return (position, group) in the order in which groups run.
+
+        A group runs at the first use of what it delivers, right after the groups that deliver
+        to it. Groups that never run stand at the end, at position `never`.
+        """
+        groups, owner = self.slices.groups, self.slices.owner
+        first = [min(self.needed.get(v, self.never) for v in g.makes) for g in groups]
+        schedule: dict[int, int] = {}
+
+        def run(number: int, position: int) -> None:
+            if number not in schedule:
+                for cell in groups[number].cells:
+                    run(owner[cell], position)
+                schedule[number] = position
+
+        for number in sorted(range(len(groups)), key=lambda n: (first[n], n)):
+            run(number, first[number])
+        return [(position, number) for number, position in schedule.items()]
 
     def _last_uses(self) -> dict[int, tuple[int, int, int]]:
-        """Return, by source or cell, the last (time, group, step) that reads it."""
-        last: dict[int, tuple[int, int, int]] = {}
-        for number, played in enumerate(self.played):
-            for value, step in played.used.items():
-                use = (self.times[number], number, step)
-                last[value] = max(use, last.get(value, use))
-        return last
+        """Return, by source or cell, the last (position, group, step) that reads it."""
+        return {
+            value: (position, number, step)
+            for position, number in self.schedule
+            for value, step in self.played[number].used.items()
+        }
 
     def _live_again(self, value: int, birth: int) -> None:
         """Let a delivered value live: to its plain death, or longer under CELL HOLD."""
@@ -242,12 +251,6 @@ class _Deriver:
             dict.fromkeys(s for s in storages if graph.unsaved_deaths[s] < stop - 1)
         )
 
-    def _add_moments(self) -> None:
-        order = sorted((time, number) for number, time in enumerate(self.times))
-        for time, number in order:
-            if time < self.never:
-                self.result.moments.append(self._moment(time, number))
-
     def _moment(self, time: int, number: int) -> Moment:
         played = self.played[number]
         highs, net = np.array(played.highs, dtype=np.int64), played.net
@@ -270,16 +273,13 @@ class _Deriver:
         )
 
     def _count(self) -> None:
+        ops = self.graph.profile.ops
         kernels_ns, replayed = 0, 0
-        sources: set[int] = set()
-        for group, time in zip(self.slices.groups, self.times, strict=True):
-            sources.update(group.sources)
-            if time < self.never:
-                replayed += len(group.steps)
-                kernels_ns += sum(
-                    self.graph.profile.ops[self.span.start + step.op].time_ns
-                    for step in group.steps
-                )
+        sources = frozenset(self.slices.sources)
+        for _, number in self.running:
+            steps = self.slices.groups[number].steps
+            replayed += len(steps)
+            kernels_ns += sum(ops[self.span.start + step.op].time_ns for step in steps)
         self.result.replayed_ops = replayed
         self.result.replay_ns = replay_cost_ns(kernels_ns, replayed)
         self.result.tape_ns = tape_cost_ns(self.span.stop - self.span.start)

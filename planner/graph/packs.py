@@ -36,28 +36,29 @@ def own_packs(
     for tensor in saved:
         maker = values[tensor.value].op
         adjacent = maker >= 0 and tensor.packed_at == maker + 1
-        own.append(adjacent and _is_own(ops, maker, tensor.value, tensor.value in seen))
+        own.append(adjacent and _is_own(ops, values, tensor.value, tensor.value in seen))
         if adjacent:
             seen.add(tensor.value)
     return tuple(own)
 
 
-def _is_own(ops: tuple[Op, ...], maker: int, value: int, again: bool) -> bool:
+def _is_own(ops: tuple[Op, ...], values: tuple[Value, ...], value: int, again: bool) -> bool:
+    maker = values[value].op
     following = ops[maker + 1] if maker + 1 < len(ops) else None
     if following is None or (following.phase == "forward" and value not in following.inputs):
         return True  # nobody else can have packed it there
     # An op saves a result once; whatever packs it again at this position is the next reader.
-    return not again and saves_result(ops[maker].name, ops[maker].outputs.index(value))
+    output = ops[maker].outputs.index(value)
+    if output and values[value].version == 0:
+        return not again  # further fresh outputs (means, indices, masks) exist for backward
+    return not again and not output and saves_result(ops[maker].name)
 
 
-def saves_result(op_name: str, output: int) -> bool:
-    """Return whether autograd saves this output of the op for the op's own backward.
-
-    Further outputs (means, indices, masks) exist for backward, so they count as saved.
-    """
+def saves_result(op_name: str) -> bool:
+    """Return whether autograd saves the op's first result for the op's own backward."""
     parts = op_name.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     plain = name.removesuffix("_")
-    if output > 0 or plain in SAVES_ITS_RESULT:
+    if plain in SAVES_ITS_RESULT:
         return True
     return name.endswith("_") and plain in SAVES_ITS_RESULT_IN_PLACE
