@@ -241,6 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, default=default, help=f"({default})")
     args = parser.parse_args(given)
     torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
     results = []
     for name in args.model or SIZES:
         for dropout in args.dropout or (0.1, 0.0):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from planner.errors import PlanFileExistsError
 
 if TYPE_CHECKING:
+    from planner import Plan, Profile
     from planner.cli.console import Console
 
     Subcommands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -48,3 +49,10 @@ def check_output(path: Path | None, force: bool) -> None:
     """Raise PlanFileExistsError now rather than after minutes of work."""
     if path is not None and path.exists() and not force:
         raise PlanFileExistsError(path=str(path))
+
+
+def save(document: Plan | Profile, path: Path, force: bool, console: Console) -> None:
+    """Write a document, making its folder first, and say so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document.save(path, force=force)
+    console.note(f"wrote {path}")

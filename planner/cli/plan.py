@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.cli.arguments import add_command, add_model, add_output, check_output
+from planner.cli.arguments import add_command, add_model, add_output, check_output, save
 from planner.cli.console import Console
 from planner.cli.target import load_target
 
@@ -64,7 +64,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
             **target.step_arguments(),
         )
     if args.output is not None:
-        plan.save(args.output, force=args.force)
-        console.note(f"wrote {args.output}")
+        save(plan, args.output, args.force, console)
     console.result(str(plan), plan.to_json)
     return 0

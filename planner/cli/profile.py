@@ -6,11 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.cli.arguments import add_command, add_model, add_output, check_output
+from planner.cli.arguments import add_command, add_model, add_output, check_output, save
 from planner.cli.console import Console
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
+    from planner import Profile
     from planner.cli.arguments import Subcommands
 
 
@@ -33,8 +34,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         target = load_target(args.model)
         stage("running a plain step")
         profile = planner.profile(target.model, **target.step_arguments())
-    path: Path = args.output or profile.default_path()
-    profile.save(path, force=args.force)
-    console.note(f"wrote {path}")
+    save(profile, args.output or default_path(profile), args.force, console)
     console.result(str(profile), profile.to_json)
     return 0
+
+
+def default_path(profile: Profile) -> Path:
+    """Return the file in profiles/ in which `planner.plan` looks for the profile of this model."""
+    return Path("profiles") / f"{profile.model_class}-{profile.fingerprint}.json"
