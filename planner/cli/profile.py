@@ -11,7 +11,8 @@ from planner.cli.console import Console
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
-    from planner import Profile
+    from torch import nn
+
     from planner.cli.arguments import Subcommands
 
 
@@ -32,13 +33,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with console.stages(2) as stage:
         stage("loading the model")
         target = load_target(args.model)
+        path: Path = args.output or default_path(target.model)
+        check_output(path, args.force)
         stage("running a plain step")
         profile = planner.profile(target.model, **target.step_arguments())
-    save(profile, args.output or default_path(profile), args.force, console)
+    save(profile, path, args.force, console)
     console.result(str(profile), profile.to_json)
     return 0
 
 
-def default_path(profile: Profile) -> Path:
+def default_path(model: nn.Module) -> Path:
     """Return the file in profiles/ in which `planner.plan` looks for the profile of this model."""
-    return Path("profiles") / f"{profile.model_class}-{profile.fingerprint}.json"
+    from planner.profiler.fingerprint import fingerprint
+
+    return Path("profiles") / f"{type(model).__name__}-{fingerprint(model)}.json"
