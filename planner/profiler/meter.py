@@ -199,7 +199,7 @@ class _Watch(weakref.ref["torch.UntypedStorage"]):
     nbytes: int
 
 
-class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     """Shows every op's arguments and results to a meter."""
 
     supports_higher_order_operators = True
