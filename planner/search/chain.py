@@ -19,38 +19,16 @@ All numbers are integers.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from planner.search.states import Batch, Front, Option, arrive
+from planner.search.suffix import Bound, SuffixBounds
 
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One way to treat the blocks [first, stop).
-
-    Attributes:
-        first: first block.
-        stop: one past the last block.
-        freed_bytes: bytes gone between its forward and its backward.
-        need_bytes: most bytes live while its own forward and backward run, if no block before it
-            frees anything.
-        cost_ns: added time.
-        payload: what the caller makes of it.
-    """
-
-    first: int
-    stop: int
-    freed_bytes: int
-    need_bytes: int
-    cost_ns: int
-    payload: Any = None
+_ROUGH_STATES = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +54,52 @@ class Chain:
         self.n_blocks = n_blocks
         self.top_bytes = top_bytes
         self.options = tuple(options)
-        self.arriving: list[list[_Batch]] = [[] for _ in range(n_blocks + 1)]
+        self.arriving: list[list[Batch]] = [[] for _ in range(n_blocks + 1)]
         grouped: dict[tuple[int, int], list[int]] = {}
         for index, option in enumerate(self.options):
             grouped.setdefault((option.stop, option.first), []).append(index)
         for (stop, first), members in sorted(grouped.items()):
-            self.arriving[stop].append(_Batch.of(first, members, self.options))
+            self.arriving[stop].append(Batch.of(first, members, self.options))
 
-    def solve(self, budget_bytes: int, most_states: int = 1024) -> ChainResult | None:
+    def solve(self, budget_bytes: int, most_states: int = 4096) -> ChainResult | None:
         """Return the cheapest choice within the budget, or None when there is none.
+
+        A first pass with few states gives an upper bound; the second drops every state that
+        cannot end below it.
 
         Args:
             budget_bytes: the budget.
             most_states: states kept at a block boundary; more is slower and closer to exact.
         """
-        fronts = [_Front.start()]
+        rough = self._pass(budget_bytes, _ROUGH_STATES, None, 0)
+        if rough is None or rough.exact:
+            return rough
+        missing = max(0, self.top_bytes - budget_bytes)
+        bound = self.suffix.tightest(missing)
+        fine = self._pass(budget_bytes, most_states, bound, rough.cost_ns)
+        return rough if fine is None or fine.cost_ns > rough.cost_ns else fine
+
+    def bound(self, budget_bytes: int) -> float:
+        """Return a lower bound in ns on what `solve` can reach."""
+        missing = max(0, self.top_bytes - budget_bytes)
+        freed = np.zeros(1, dtype=np.int64)
+        return float(self.suffix.tightest(missing).remaining(0, freed)[0])
+
+    @cached_property
+    def suffix(self) -> SuffixBounds:
+        """Lower bounds on the time of the blocks that are left."""
+        return SuffixBounds(self.n_blocks, [b for row in self.arriving for b in row])
+
+    def _pass(
+        self, budget_bytes: int, most_states: int, bound: Bound | None, most_ns: int
+    ) -> ChainResult | None:
+        fronts = [Front.start()]
         exact = True
         for stop in range(1, self.n_blocks + 1):
-            front = _arrive(self.arriving[stop], fronts, budget_bytes)
+            front = arrive(self.arriving[stop], fronts, budget_bytes)
+            if bound is not None and front.freed.size:
+                hopeful = front.cost + bound.remaining(stop, front.freed) <= most_ns
+                front = front.take(np.flatnonzero(hopeful))
             if front.freed.size > most_states:
                 front, exact = front.thinned(most_states), False
             fronts.append(front)
@@ -124,7 +130,7 @@ class Chain:
             most.append(best)
         return most[-1] >= max(0, self.top_bytes - budget_bytes)
 
-    def _best(self, fronts: list[_Front], budget_bytes: int, exact: bool) -> ChainResult | None:
+    def _best(self, fronts: list[Front], budget_bytes: int, exact: bool) -> ChainResult | None:
         last = fronts[-1]
         good = np.flatnonzero(last.freed >= self.top_bytes - budget_bytes)
         if not good.size:
@@ -139,88 +145,3 @@ class Chain:
             chosen.append(option)
             stop = option.first
         return ChainResult(tuple(reversed(chosen)), cost, exact)
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """The options of one range of blocks as arrays."""
-
-    first: int
-    index: Ints
-    freed: Ints
-    need: Ints
-    cost: Ints
-    needs: list[int]
-    frees: list[int]
-
-    @staticmethod
-    def of(first: int, members: list[int], options: Sequence[Option]) -> _Batch:
-        chosen = [options[i] for i in members]
-        by_need = sorted((o.need_bytes, o.freed_bytes) for o in chosen)
-        return _Batch(
-            first,
-            np.array(members, dtype=np.int64),
-            np.array([o.freed_bytes for o in chosen], dtype=np.int64),
-            np.array([o.need_bytes for o in chosen], dtype=np.int64),
-            np.array([o.cost_ns for o in chosen], dtype=np.int64),
-            [need for need, _ in by_need],
-            list(accumulate((freed for _, freed in by_need), max)),
-        )
-
-    def most_freed(self, room_bytes: int) -> int | None:
-        """Most bytes that an option which needs no more than `room_bytes` frees."""
-        count = bisect_right(self.needs, room_bytes)
-        return self.frees[count - 1] if count else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Front:
-    """Pareto-optimal states at one block boundary, most freed first."""
-
-    freed: Ints
-    cost: Ints
-    parent: Ints
-    option: Ints
-
-    @staticmethod
-    def start() -> _Front:
-        zero = np.zeros(1, dtype=np.int64)
-        return _Front(zero, zero, zero - 1, zero - 1)
-
-    def take(self, rows: Any) -> _Front:
-        return _Front(self.freed[rows], self.cost[rows], self.parent[rows], self.option[rows])
-
-    def pruned(self) -> _Front:
-        """Drop states that free no more and cost no less than another."""
-        if self.freed.size < 2:
-            return self
-        ordered = self.take(np.lexsort((self.cost, -self.freed)))
-        best = np.minimum.accumulate(ordered.cost)
-        better = np.ones(ordered.cost.size, dtype=bool)
-        better[1:] = ordered.cost[1:] < best[:-1]
-        return ordered.take(np.flatnonzero(better))
-
-    def thinned(self, most: int) -> _Front:
-        """Keep the state that frees most of every stripe of equal width, and the cheapest."""
-        width = max(1, int(self.freed[0] - self.freed[-1]) // (most - 1) + 1)
-        stripe = (self.freed[0] - self.freed) // width
-        first = np.flatnonzero(np.diff(stripe, prepend=-1))
-        return self.take(np.union1d(first, [self.freed.size - 1]))
-
-
-def _arrive(batches: list[_Batch], fronts: list[_Front], budget_bytes: int) -> _Front:
-    parts = [_extend(batch, fronts[batch.first], budget_bytes) for batch in batches]
-    joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    return _Front(*joined).pruned()
-
-
-def _extend(batch: _Batch, front: _Front, budget_bytes: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Every state at the options' first block followed by every option that fits there."""
-    fits = front.freed[:, None] >= batch.need[None, :] - budget_bytes
-    state, choice = np.nonzero(fits)
-    return (
-        front.freed[state] + batch.freed[choice],
-        front.cost[state] + batch.cost[choice],
-        state,
-        batch.index[choice],
-    )

@@ -16,13 +16,16 @@ from planner.graph.cost import REPLAY_OP_NS
 from planner.graph.model import Graph
 from planner.graph.span import Span
 from planner.search.blocks import Blocks
-from planner.search.chain import Chain, Option
+from planner.search.chain import Chain
 from planner.search.pins import Wishes
 from planner.search.ranges import Range
 from planner.search.shape import Shape, Shaper, Window
+from planner.search.states import Option, undominated
 
-FRONTIER_OPS = 160
-"""Longest run, in ops, whose frontier is searched; four parts of a transformer layer."""
+FRONTIER_OPS = 400
+"""Longest run, in ops, whose frontier is searched."""
+FRONTIER_BLOCKS = 2
+"""And in blocks: both halves of a transformer layer."""
 WORK_OPS = 40_000
 """Ops played in all while options are measured, about a second; decides how many run lengths."""
 
@@ -88,8 +91,7 @@ class Menu:
         kinds = self.blocks.kinds[first:stop]
         if kinds not in self.templates:
             self.templates[kinds] = tuple(self._measured(first, stop))
-        for template in self.templates[kinds]:
-            yield self._option(template, first, stop)
+        yield from undominated(self._option(t, first, stop) for t in self.templates[kinds])
 
     def _option(self, template: Template, first: int, stop: int) -> Option:
         shape, own = template.shape, (template.first, template.stop)
@@ -107,7 +109,7 @@ class Menu:
 
     def _measured(self, first: int, stop: int) -> Iterator[Template]:
         here = Range(self.graph, self.edges[first : stop + 1], self.wishes)
-        frontier = here.stop - here.start <= FRONTIER_OPS
+        frontier = stop - first <= FRONTIER_BLOCKS and here.stop - here.start <= FRONTIER_OPS
         seen: set[tuple[Span, ...]] = set()
         for spans in here.proposals(frontier):
             if spans in seen or (not spans and stop - first > 1):

@@ -11,7 +11,7 @@ from planner.graph.span import Span
 from planner.search.frontier import Choice, KeepProblem, hull
 from planner.search.nested import nested_cuts
 from planner.search.pins import Wishes
-from planner.search.spans import droppable, tight_spans
+from planner.search.spans import droppable, tight_spans, with_cuts
 
 MOST_LEVELS = 3
 """Deepest nesting of cuts; each level costs about one more forward of the range."""
@@ -41,10 +41,11 @@ class Range:
         if frontier:
             for choice in hull(self.problem(), MOST_CUTS):
                 yield self.spans_of(choice)
-        yield self._spans(self.wanted)
+        everything = self._spans(self.wanted)
+        yield everything
         for levels in range(1, MOST_LEVELS + 1):
             if len(self.edges) > 2 and 2**levels < len(self.edges):
-                yield self._spans(self.wanted, cuts=self._cuts(levels))
+                yield with_cuts(everything, self._cuts(levels))
 
     def spans_of(self, choice: Choice[int]) -> tuple[Span, ...]:
         """Return the spans of a choice on this range's problem."""
@@ -93,12 +94,11 @@ class Range:
         self,
         dropped: frozenset[int],
         keep: frozenset[int] = frozenset(),
-        cuts: tuple[tuple[int, int], ...] = (),
     ) -> tuple[Span, ...]:
         if not dropped:
             return ()
         held = (keep | self.fixed) - dropped
-        return tight_spans(self.graph, self.start, self.stop, dropped, held, cuts)
+        return tight_spans(self.graph, self.start, self.stop, dropped, held)
 
     def _cuts(self, levels: int) -> tuple[tuple[int, int], ...]:
         graph, edges = self.graph, self.edges

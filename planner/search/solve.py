@@ -18,7 +18,6 @@ from planner.search.result import SearchResult
 
 METHODS = ("auto", "dp", "milp")
 _RUNGS = 12
-_STATES = 512
 
 
 def search(
@@ -75,7 +74,6 @@ class _Planner:
         if not wanted.forced:
             self.pool.add((), "plain")
         self.lowest_target = self.chain.lowest()
-        settle(self.pool, self._propose, "dp", self.lowest_target, 1)
         self._climb()
         self.floor: Candidate = self.pool.lowest()
 
@@ -110,18 +108,24 @@ class _Planner:
         return best
 
     def _climb(self) -> None:
-        """Fill the pool from a ladder of budgets between the floor and the plain peak."""
-        top = self.chain.solve(1 << 62, _STATES)
+        """Fill the pool from a ladder of budgets between the floor and the plain peak.
+
+        Where the simulator agrees with what the algorithm predicts, there is no need to.
+        """
         low, high = self.lowest_target, int(self.graph.plain_live.max(initial=0))
-        if top is None or high <= low:
-            return
-        for rung in range(1, _RUNGS):
-            spans = self._propose(low + (high - low) * rung // _RUNGS)
-            if spans is not None:
-                self.pool.add(spans, "dp")
+        agree = [self._adds(low), self._adds((low + high) // 2)]
+        if not all(agree):
+            for rung in range(1, _RUNGS):
+                self._adds(low + (high - low) * rung // _RUNGS)
+
+    def _adds(self, target_bytes: int) -> bool:
+        """Add what is predicted to fit; return whether it does."""
+        spans = self._propose(target_bytes)
+        found = None if spans is None else self.pool.add(spans, "dp")
+        return found is not None and found.peak_bytes <= target_bytes
 
     def _propose(self, budget_bytes: int) -> tuple[Span, ...] | None:
-        result = self.chain.solve(budget_bytes, _STATES)
+        result = self.chain.solve(budget_bytes)
         if result is None:
             return None
         return tuple(span for option in result.options for span in self.menu.spans(option))

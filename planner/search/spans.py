@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from planner.graph.model import Graph
 from planner.graph.span import Span
@@ -53,7 +54,6 @@ def tight_spans(
     stop: int,
     dropped: frozenset[int],
     keep: frozenset[int] = frozenset(),
-    cuts: Cuts = (),
 ) -> tuple[Span, ...]:
     """Return the shortest spans within [start, stop) that drop exactly `dropped`.
 
@@ -63,19 +63,21 @@ def tight_spans(
         stop: last position allowed.
         dropped: values to drop; all are in `droppable(graph, start, stop)`.
         keep: unsaved values that stay to shorten the replay.
-        cuts: where the replay is split.
     """
     held = keep | saved_inside(graph, start, stop) - dropped
     first = _first_ops(graph, start, stop, held)
     needed = [(first[value], _last_pack(graph, start, value)) for value in dropped]
     return tuple(
-        Span(
-            low,
-            high,
-            frozenset(v for v in held if low <= graph.profile.values[v].op < high),
-            tuple(c for c in cuts if low < c[0] < high),
-        )
+        Span(low, high, frozenset(v for v in held if low <= graph.profile.values[v].op < high))
         for low, high in _merged(graph, start, stop, needed)
+    )
+
+
+def with_cuts(spans: tuple[Span, ...], cuts: Cuts) -> tuple[Span, ...]:
+    """Return the spans with those of the cuts that stand inside them."""
+    return tuple(
+        replace(span, cuts=tuple(c for c in cuts if span.start < c[0] < span.stop))
+        for span in spans
     )
 
 

@@ -1,0 +1,141 @@
+"""Within one segment: the best keep set for a given number of bytes, and a bound on it, by HiGHS.
+
+Problem: as in `planner.search.frontier`, but with a limit on the kept bytes instead of a price.
+That is a knapsack over closures and NP-hard; the minimum cuts reach only the corners of its lower
+hull. A mixed-integer program reaches the points between.
+
+    minimise  sum(cost_i * run_i)
+    keep_v + run_maker(v) >= 1        for every wanted value v
+    keep_r + run_maker(r) >= run_i    for every value r that op i reads
+    sum(size_v * keep_v) <= limit
+
+Optimal: `fill` when HiGHS finishes (gap 0); `least_ns` is the linear relaxation, a true lower
+bound, equal to the Lagrangian bound of the cuts because a fixed price leaves a minimum cut.
+Sizes are scaled to MiB inside; the result is rounded and evaluated again in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import coo_matrix
+
+from planner.search.frontier import Choice, KeepProblem, evaluate
+from planner.search.quiet import quiet_stdout
+
+K = TypeVar("K", bound=Hashable)
+_MIB = float(1 << 20)
+_MOST_SECONDS = 2.0
+
+
+def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
+    """Return the choice with the least replay time that keeps at most `limit_bytes`.
+
+    None when there is none, or none was found in time.
+    """
+    model = _Model(problem)
+    with quiet_stdout():
+        result = milp(
+            model.cost,
+            constraints=[
+                LinearConstraint(model.rows, lb=model.right),
+                LinearConstraint(model.sizes[None, :], ub=limit_bytes / _MIB),
+            ],
+            integrality=np.ones(model.size),
+            bounds=Bounds(model.low, 1),
+            options={"mip_rel_gap": 0.0, "time_limit": _MOST_SECONDS},
+        )
+    if result.x is None:
+        return None
+    choice = evaluate(problem, model.kept(result.x))
+    return choice if choice.kept_bytes <= limit_bytes else None
+
+
+def least_ns(problem: KeepProblem[K], limit_bytes: int) -> float | None:
+    """Return a lower bound in ns on the replay time when at most `limit_bytes` are kept.
+
+    None when HiGHS finds no bound; infinity when no choice keeps so little.
+    """
+    model = _Model(problem)
+    with quiet_stdout():
+        result = linprog(
+            model.cost,
+            A_ub=_stacked(model),
+            b_ub=np.append(-model.right, limit_bytes / _MIB),
+            bounds=np.stack([model.low, np.ones(model.size)], axis=1),
+            method="highs",
+        )
+    if result.status == 2:
+        return float("inf")
+    return float(result.fun) * 1e3 if result.status == 0 else None
+
+
+class _Model(Generic[K]):
+    """The program's matrices; variables are first `run` by op, then `keep` by value."""
+
+    def __init__(self, problem: KeepProblem[K]) -> None:
+        ops = _reachable(problem)
+        number = {op: i for i, op in enumerate(ops)}
+        values = dict.fromkeys((*problem.wanted, *(r for op in ops for r in problem.reads[op])))
+        self.values = [v for v in values if v in problem.maker or problem.size_bytes.get(v)]
+        at = {v: len(ops) + i for i, v in enumerate(self.values)}
+        self.ops = ops
+        self.maker = problem.maker
+        self.size = len(ops) + len(self.values)
+        self.low = np.zeros(self.size)
+        self.high = np.ones(self.size)
+        self.cost = np.zeros(self.size)
+        self.cost[: len(ops)] = [problem.cost_ns[op] / 1e3 for op in ops]
+        self.sizes = np.zeros(self.size)
+        self.entries: list[tuple[int, int, float]] = []
+        self.right_sides: list[float] = []
+        for v in problem.wanted:
+            self._row([at[v], number[problem.maker[v]]], None, 1.0)
+        for op in ops:
+            for read in problem.reads[op]:
+                if read in at:
+                    makers = [number[problem.maker[read]]] if read in problem.maker else []
+                    self._row([at[read], *makers], number[op], 0.0)
+        for v, column in at.items():
+            self.sizes[column] = problem.size_bytes.get(v, 0) / _MIB
+            if v in problem.banned:
+                self._row([], column, 0.0)  # -keep >= 0
+        self.right = np.array(self.right_sides)
+        self.rows = self._matrix()
+
+    def kept(self, solution: Any) -> frozenset[K]:
+        """Return the values that a solution keeps and does not make."""
+        run = {op for i, op in enumerate(self.ops) if solution[i] > 0.5}
+        start = len(self.ops)
+        return frozenset(
+            v
+            for i, v in enumerate(self.values)
+            if v in self.maker and solution[start + i] > 0.5 and self.maker[v] not in run
+        )
+
+    def _row(self, plus: list[int], minus: int | None, right: float) -> None:
+        row = len(self.right_sides)
+        self.entries += [(row, column, 1.0) for column in plus]
+        if minus is not None:
+            self.entries.append((row, minus, -1.0))
+        self.right_sides.append(right)
+
+    def _matrix(self) -> Any:
+        rows, columns, data = zip(*self.entries, strict=True) if self.entries else ((), (), ())
+        shape = (len(self.right_sides), self.size)
+        return coo_matrix((data, (rows, columns)), shape=shape).tocsr()
+
+
+def _stacked(model: _Model[K]) -> Any:
+    from scipy.sparse import csr_matrix, vstack
+
+    return vstack([-model.rows, csr_matrix(model.sizes[None, :])]).tocsr()
+
+
+def _reachable(problem: KeepProblem[K]) -> list[int]:
+    """Ops that making all wanted values anew could run."""
+    everything = KeepProblem(problem.reads, problem.makes, problem.cost_ns, problem.wanted, {})
+    return sorted(evaluate(everything, frozenset()).run)
