@@ -17,7 +17,8 @@ from torch import nn
 
 from planner.documents import Plan, Segment
 from planner.graph.address import Addresser, split_output
-from planner.replay.tape import Recipe, Tape
+from planner.replay.recipe import Recipe
+from planner.replay.tape import Tape
 from planner.replay.units import UnitNames
 
 EVERY_CALL = -1
@@ -115,8 +116,7 @@ class Runtime:
             if _thread.owner is not self:
                 return
             self._close(learn=False)
-        recipe = self.recipes[number]
-        tape = Tape(recipe, recipe.programs[0] if recipe.programs else None)
+        tape = Tape(self.recipes[number])
         tape.open()
         _thread.tape, _thread.segment, _thread.owner = tape, number, self
 

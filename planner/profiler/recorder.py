@@ -19,10 +19,10 @@ from torch.utils.flop_counter import flop_registry
 from planner.profiler.lives import Lives
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.flow import Flow, Key
-from planner.replay.record import blank_record, finish_record, tensors_in, write_record
-from planner.replay.tape import all_on_tape
+from planner.replay.record import finish_record, tensors_in, write_record
 from planner.replay.traits import traits_of
 from planner.replay.units import UnitNames
+from planner.replay.writer import all_on_tape
 
 _in_backward = torch._C._current_graph_task_id
 

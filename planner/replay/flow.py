@@ -30,7 +30,8 @@ class Arg(NamedTuple):
     """A tensor argument of a recorded op: the value, and the view through which it is read.
 
     `first` marks the first sight of a value from outside; `counter` is how far the tensor's
-    version counter stood above its value at first sight.
+    version counter stood above its value at first sight; `direct` tells that the view is the very
+    geometry of the tensor that holds the value, so that a replay can pass that tensor as it is.
     """
 
     slot: int
@@ -43,6 +44,7 @@ class Arg(NamedTuple):
     first: bool
     device: torch.device
     bits: int
+    direct: bool
 
     @property
     def key(self) -> Key:
@@ -68,6 +70,7 @@ class Flow:
         self.external: list[bool] = []
         self.blank: set[int] = set()
         self.outside: dict[Key, tuple[Any, int]] = {}  # tensor, version when read
+        self._shapes: dict[Key, tuple[object, ...]] = {}  # geometry of the tensor that holds it
 
     def read(self, tensor: torch.Tensor) -> Arg:
         """Return the value that a plain strided tensor holds now; a stranger comes from outside."""
@@ -99,6 +102,7 @@ class Flow:
         slot = self._add(address, tensor, external=False)
         if blank and tensor.untyped_storage().nbytes():
             self.blank.add(slot)
+        self._shapes[(slot, 0)] = _shape(tensor)
         return (slot, 0)
 
     def wrote(self, tensor: torch.Tensor) -> tuple[Key, Key]:
@@ -111,6 +115,8 @@ class Flow:
         new = (slot, self.version[slot])
         if self.external[slot]:  # the result lives outside anyway
             self._enter(new, tensor, self.base[slot] + self.bumps[slot])
+        elif old in self._shapes:
+            self._shapes[new] = self._shapes[old]
         return old, new
 
     def wrote_unseen(self, tensor: torch.Tensor) -> None:
@@ -151,6 +157,7 @@ class Flow:
 
     def _enter(self, key: Key, tensor: torch.Tensor, version: int) -> None:
         self.outside[key] = (tensor if self.hold else None, version)
+        self._shapes[key] = _shape(tensor)
 
     def _renew(self, slot: int, tensor: torch.Tensor) -> bool:
         self.blank.discard(slot)
@@ -159,6 +166,8 @@ class Flow:
         return True
 
     def _arg(self, slot: int, tensor: torch.Tensor, first: bool) -> Arg:
+        bits = int(tensor.is_conj()) + 2 * int(tensor.is_neg())
+        direct = not bits and self._shapes.get((slot, self.version[slot])) == _shape(tensor)
         return Arg(
             slot,
             self.version[slot],
@@ -169,20 +178,19 @@ class Flow:
             tensor._version - self.base[slot],
             first,
             tensor.device,
-            int(tensor.is_conj()) + 2 * int(tensor.is_neg()),
+            bits,
+            direct,
         )
 
 
+def _shape(tensor: torch.Tensor) -> tuple[object, ...]:
+    bits = tensor.is_conj() or tensor.is_neg()
+    return (tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, bits)
+
+
 def rebuild(base: torch.Tensor, arg: Arg) -> Any:
-    """Return the view `arg` of the storage of `base`, below autograd."""
-    if (
-        base.dtype is arg.dtype
-        and base.size() == arg.size
-        and base.stride() == arg.stride
-        and base.storage_offset() == arg.offset
-        and not arg.bits
-        and not base.is_conj()
-    ):
+    """Return the view `arg` of the storage of `base`, the tensor that holds the value."""
+    if arg.direct:
         return base
     if base.dtype is arg.dtype and not base.is_conj() and not base.is_neg():
         view = base.as_strided(arg.size, arg.stride, arg.offset)

@@ -41,7 +41,8 @@ class Program:
         source_uses: how many groups read each source.
         cell_uses: how many groups read each value that another group delivers.
         handles: how many packs gave up each value.
-        replayed: numbers of ops that some group runs (random ones need their generator's state).
+        replayed: numbers of ops that some group runs.
+        draws: those of them that draw: they need the generator's state.
         copied: op numbers before which an outside value is copied since the op overwrites it,
             with the values to copy.
     """
@@ -55,6 +56,7 @@ class Program:
     cell_uses: dict[Key, int]
     handles: dict[Key, int]
     replayed: frozenset[int]
+    draws: frozenset[int]
     copied: dict[int, tuple[Key, ...]]
 
     @property
@@ -92,6 +94,7 @@ def compile_program(
         _count(key for group in slices.groups for key in group.cells),
         handles,
         replayed,
+        frozenset(number for number in replayed if records[number].random),
         _copies(records, frozenset(sources)),
     )
 

@@ -56,12 +56,15 @@ class OpRecord:
         outside_writes: new values written into storages from outside.
         slots: number of storages known before the op.
         again: (func, args, kwargs) to run at replay where it is not the op itself.
+        call: the op's entry point without the overload's Python layer.
+        plain: the arguments are tensors and constants only, and nothing is drawn.
     """
 
     __slots__ = (
         "address",
         "again",
         "args",
+        "call",
         "device",
         "func",
         "generator",
@@ -71,6 +74,7 @@ class OpRecord:
         "opaque",
         "outs",
         "outside_writes",
+        "plain",
         "random",
         "reads",
         "slots",
@@ -93,6 +97,8 @@ class OpRecord:
     outside_writes: tuple[Key, ...]
     slots: int
     again: tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]] | None
+    call: Any
+    plain: bool
 
     def flow_op(self) -> FlowOp[Key]:
         """The op as pure data flow."""
@@ -183,6 +189,8 @@ def blank_record(flow: Flow, func: Any) -> OpRecord:
     record.device = torch.device("cpu")
     record.address = ""
     record.again = None
+    record.call = getattr(func, "_op", func)
+    record.plain = False
     record.slots = len(flow.base)
     return record
 
@@ -213,6 +221,9 @@ def finish_record(
         options = (("dtype", out.dtype), ("device", out.device))
         sizes = (list(out.size()), list(out.stride()))
         record.again = (torch.ops.aten.empty_strided.default, sizes, options)
+    record.plain = not (record.kwargs or record.random or record.again) and not any(
+        isinstance(a, Many) or a is SKIP for a in record.args
+    )
     for position in _skipped(traits, args):
         flow.wrote_unseen(args[position])
 

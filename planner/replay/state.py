@@ -96,16 +96,22 @@ class SegmentState:
     def value(self, arg: Arg) -> torch.Tensor:
         """Return the tensor that a handle stands for, replaying its group if need be."""
         key = arg.key
-        with self.lock, torch._C._AutoDispatchBelowAutograd(), _no_autocast():
+        with self.lock:
             base = self.memo.get(key)
             if base is None:
-                if self.program is None:
-                    return self._value_while_open(arg)
-                self._run(self.program.owner[key], _keeps_graph())
-                base = self.memo[key]
+                with torch._C._AutoDispatchBelowAutograd(), _no_autocast():
+                    base = self._make(key)
             view: torch.Tensor = rebuild(base, arg)
-            self._count_serving(key)
+            if self.served:
+                self._count_serving(key)
             return view
+
+    def _make(self, key: Key) -> torch.Tensor:
+        if self.program is None:
+            made: torch.Tensor = self.open_tape.value_now(self, key)
+            return made
+        self._run(self.program.owner[key], _keeps_graph())
+        return self.memo[key]
 
     def _count_serving(self, key: Key) -> None:
         """When the graph is kept, a value goes after each handle has been served once."""
@@ -114,10 +120,6 @@ class SegmentState:
             if self.served[key] >= self.left.get(key, 0) and self.cell_uses.get(key, 0) <= 0:
                 del self.served[key]
                 self.memo.pop(key, None)
-
-    def _value_while_open(self, arg: Arg) -> torch.Tensor:
-        view: torch.Tensor = rebuild(self.open_tape.value_now(self, arg.key), arg)
-        return view
 
     def _run(self, number: int, keep_graph: bool) -> None:
         program = self.program
@@ -193,43 +195,54 @@ class SegmentState:
     ) -> None:
         """Run a group's steps on `env` (value -> base tensor), freeing as it goes."""
 
-        def tensor(arg: Arg) -> Any:
-            return rebuild(env[arg.key], arg)
-
         for step in group.steps:
             record = records[step.op]
             for key in step.copies:
                 env[key] = _copy(env[key])
-            func = record.func
-            if record.again is not None:
-                func, args, kwargs = record.again
+            if record.plain and not self.overrides:
+                args = [
+                    (env[a[0], a[1]] if a[10] else rebuild(env[a[0], a[1]], a))
+                    if type(a) is Arg
+                    else a
+                    for a in record.args
+                ]
+                out = record.call(*args)
+                del args
             else:
-                args, kwargs = self.overrides.get(step.op, (record.args, record.kwargs))
-            built = [build_tree(a, tensor) for a in args]
-            named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
-            if record.random:
-                out = _redraw(record, built, named, self.rng[step.op])
-            else:
-                out = func(*built, **named)
+                out = self._call(record, step.op, env)
             for old, new in record.writes:
                 env[new] = env[old]
-            _bind_outputs(record, out, env)
-            del built, named, out
+            if type(out) is torch.Tensor:
+                if record.makes:
+                    env[record.makes[0]] = out
+            else:
+                for slot, made in zip(record.outs, tensors_in(out), strict=True):
+                    if slot >= 0:
+                        env[slot, 0] = made
+                        del made
+            del out
             for key in step.frees:
                 env.pop(key, None)
                 if releasing is not None:
                     releasing.release(key)
         self.counter[0] += len(group.steps)
 
+    def _call(self, record: OpRecord, number: int, env: dict[Key, torch.Tensor]) -> Any:
+        """Run an op with lists, keywords, a generator, or numbers of this step's own."""
 
-def _bind_outputs(record: OpRecord, out: Any, env: dict[Key, torch.Tensor]) -> None:
-    if type(out) is torch.Tensor:
-        if record.outs and record.outs[0] >= 0:
-            env[(record.outs[0], 0)] = out
-        return
-    for slot, tensor in zip(record.outs, tensors_in(out), strict=True):
-        if slot >= 0:
-            env[(slot, 0)] = tensor
+        def tensor(arg: Arg) -> Any:
+            return rebuild(env[arg.key], arg)
+
+        func = record.func
+        if record.again is not None:
+            func, args, kwargs = record.again
+        else:
+            args, kwargs = self.overrides.get(number, (record.args, record.kwargs))
+        built = [build_tree(a, tensor) for a in args]
+        named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
+        if record.random:
+            return _redraw(record, built, named, self.rng[number])
+        return func(*built, **named)
 
 
 def _copy(base: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,9 @@ _BLANK = frozenset(
     }
 )
 _ALIASES_UNDECLARED = frozenset({"aten::_unsafe_view", "aten::_reshape_alias"})
+_RELABELS = frozenset({"aten::_conj", "aten::_neg_view", "aten::view_as_real", "aten::view_as_complex"})
+"""Views that change what the bytes mean. A tape notes them, so that a followed run need not look
+at dtype and conjugate bits of every tensor (`aten::view.dtype` is noted for the same reason)."""
 _REWIRES = ("aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_")
 
 
@@ -93,7 +96,10 @@ def _read(func: Any) -> Traits:
     )
     mutable = bool(writes or keyword_writes)
     return Traits(
-        passthrough=not mutable and (_only_views(schema) or schema.name in _ALIASES_UNDECLARED),
+        passthrough=not mutable
+        and (_only_views(schema) or schema.name in _ALIASES_UNDECLARED)
+        and schema.name not in _RELABELS
+        and not (schema.name == "aten::view" and schema.overload_name == "dtype"),
         opaque=func.namespace not in SEEN_NAMESPACES or schema.name in _REWIRES,
         writes=writes,
         keyword_writes=keyword_writes,

@@ -1,0 +1,39 @@
+"""What the plan wants of a segment, and what earlier runs of it taught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.replay.program import Program
+
+
+class Recipe:
+    """One segment, over all its runs.
+
+    Attributes:
+        name: label for errors.
+        address: returns a function that names ops in the order in which they are recorded, or None
+            when the plan names no ops.
+        keeps: tells whether the plan keeps output `number` of the op at an address.
+        keep_all: record only, give nothing up.
+        cut_depths: depth by address of the ops before which the replay is cut.
+        programs: recorded variants (shapes, modes, branches), the last used first.
+        replayed: counts replayed ops; one counter for all segments of an applied plan.
+    """
+
+    LIMIT = 8  # recorded variants kept per segment
+
+    def __init__(self, name: str, replayed: list[int] | None = None) -> None:
+        self.name = name
+        self.address: Callable[[], Callable[[str], str]] | None = None
+        self.keeps: Callable[[str, int], bool] | None = None
+        self.keep_all = False
+        self.cut_depths: dict[str, int] = {}
+        self.programs: list[Program] = []
+        self.replayed = replayed if replayed is not None else [0]
+
+    def learned(self, program: Program) -> None:
+        """Put a program first among the variants."""
+        if not self.programs or self.programs[0] is not program:
+            others = [p for p in self.programs if p is not program]
+            self.programs[:] = [program, *others][: self.LIMIT]

@@ -1,0 +1,50 @@
+"""Takes a tape off torch's stacks, wherever it stands there.
+
+A segment may close at another nesting level than it opened (a module that enters a mode and never
+leaves it, an error in between); what others put above the tape stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+
+push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
+_pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
+_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def remove_mode(mode: TorchDispatchMode) -> None:
+    """Take a dispatch mode off the stack, if it is there."""
+    if _get_current_dispatch_mode() is mode:
+        mode.__exit__(None, None, None)
+        return
+    if mode not in _get_current_dispatch_mode_stack():
+        return
+    above = []
+    while (top := _get_current_dispatch_mode()) is not mode:
+        above.append(top)
+        _pop_mode()
+    mode.__exit__(None, None, None)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def remove_hooks(pack: Any) -> None:
+    """Take the saved-tensor hooks with this pack function off the stack, if they are there."""
+    above = []
+    while (top := _top_hooks(True)) is not None:
+        _pop_hooks()
+        if top[0] == pack:
+            break
+        above.append(top)
+    for hooks in reversed(above):
+        push_hooks(*hooks)

@@ -1,0 +1,271 @@
+"""The slow half of a tape: writes down every op and pack of a run, completely.
+
+FATES ARE SAFE    a tensor is given up only when every op that leads to it, back to held values,
+                  is on the tape; anything else autograd keeps, as without a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from planner.replay.flow import PLAIN, Arg, Flow, Key
+from planner.replay.program import Pack, Program, compile_program
+from planner.replay.recipe import Recipe
+from planner.replay.record import (
+    Many,
+    OpRecord,
+    blank_record,
+    finish_record,
+    tensors_in,
+    write_record,
+    written_tensors,
+)
+from planner.replay.state import Handle, SegmentState
+from planner.replay.traits import generator_of, traits_of
+
+passthrough: set[int] = set()
+"""Ids of op overloads that a tape ignores."""
+
+
+class TapeWriter(TorchDispatchMode):
+    """Base of `Tape`: the state of a run, and recording."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.flow = Flow()
+        self.state = SegmentState(recipe.name, recipe.replayed)
+        self.kept: dict[Key, tuple[torch.Tensor, int]] = {}  # tensor, version
+        self.copies: dict[Key, torch.Tensor] = {}
+        self.records: list[OpRecord] = []
+        self.packs: list[Pack] = []
+        self.replayable: set[Key] = set()
+        self.wished: set[Key] = set()
+        self.lost: set[Key] = set()
+        self.namer: Callable[[str], str] | None = None
+
+    def begin_recording(self, records: list[OpRecord], packs: list[Pack]) -> None:
+        """Start recording, after a followed prefix (empty for a first run)."""
+        self.records, self.packs = records, packs
+        if self.recipe.address is not None:
+            self.namer = self.recipe.address()
+        if records or packs:
+            self._rebuild_flow()
+
+    # -- ops ----------------------------------------------------------------------------------
+
+    def record(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one op and write it down."""
+        traits = traits_of(func)
+        if traits.passthrough:
+            passthrough.add(id(func))
+            return func(*args, **kwargs)
+        if traits.opaque or types or not all_on_tape(args, kwargs):
+            return self._record_opaque(func, args, kwargs)
+        record, written = write_record(self.flow, func, traits, args, kwargs)
+        for tensor in written:
+            self._copy_before_write(tensor)
+        if record.random:
+            generator = _generator_now(record, args, kwargs)
+            self.state.rng[len(self.records)] = generator.get_state()
+        out = func(*args, **kwargs)
+        finish_record(self.flow, record, traits, written, args, out)
+        self._note(record, args, kwargs, out)
+        return out
+
+    def _note(self, record: OpRecord, args: Any, kwargs: Any, out: Any) -> None:
+        """Add a finished record: can its results be replayed, does the plan keep some."""
+        self._judge(record)
+        if self.namer is not None:
+            record.address = self.namer(str(record.func))
+        keeps = self.recipe.keeps
+        if keeps is not None and record.address:
+            made = (*record.makes, *(new for _, new in record.writes))
+            record.keep = tuple(k for i, k in enumerate(made) if keeps(record.address, i))
+            self.wished.update(record.keep)
+        self.records.append(record)
+        if record.keep:
+            self.keep(record, args, kwargs, out)
+
+    def _judge(self, record: OpRecord) -> None:
+        if all(key in self.replayable or self._outside(key) for key in record.reads):
+            self.replayable.update(record.makes)
+            self.replayable.update(new for _, new in record.writes)
+
+    def _outside(self, key: Key) -> bool:
+        return key in self.flow.outside and key not in self.lost
+
+    def _record_opaque(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an op that cannot be replayed; what it writes or makes comes from outside."""
+        record = blank_record(self.flow, func)
+        record.opaque = True
+        tensors = [t for t in tensors_in((args, kwargs)) if on_tape(t)]
+        before = [t.untyped_storage().clone() for t in tensors]
+        out = func(*args, **kwargs)
+        declared = {id(t) for t in written_tensors(traits_of(func), args, kwargs)}
+        for tensor, old in zip(tensors, before, strict=True):
+            if id(tensor) in declared or not _same_bytes(tensor.untyped_storage(), old):
+                self.flow.wrote_unseen(tensor)
+        if self.namer is not None:
+            self.namer(str(func))
+        self.records.append(record)
+        return out
+
+    # -- packs --------------------------------------------------------------------------------
+
+    def record_pack(self, tensor: torch.Tensor) -> Any:
+        """Decide the fate of a tensor that autograd saves, and write it down."""
+        if not on_tape(tensor):
+            return (tensor, tensor._version)
+        slots = len(self.flow.base)
+        arg = self.flow.read(tensor)
+        dropped = (
+            not self.recipe.keep_all
+            and arg.key in self.replayable
+            and arg.key not in self.wished
+            and not self.flow.external[arg.slot]
+        )
+        self.packs.append(Pack(len(self.records), arg, dropped, slots))
+        return self.give_up(arg) if dropped else (tensor, tensor._version)
+
+    def give_up(self, arg: Arg) -> Handle:
+        """Return what stands for a tensor in autograd's graph."""
+        left, key = self.state.left, (arg[0], arg[1])
+        left[key] = left.get(key, 0) + 1
+        return Handle(self.state, arg)
+
+    # -- values that stay ---------------------------------------------------------------------
+
+    def _copy_before_write(self, tensor: torch.Tensor) -> None:
+        slot = self.flow.known[tensor.untyped_storage()._cdata]
+        key = (slot, self.flow.version[slot])
+        if key in self.flow.outside and any(key in earlier.reads for earlier in self.records):
+            self.copy_outside((key,))
+
+    def copy_outside(self, keys: tuple[Key, ...]) -> None:
+        """Copy on write: an outside value that a replay may read is about to be overwritten."""
+        for key in keys:
+            if key not in self.copies:
+                self.copies[key] = _storage_copy(self.flow.outside[key][0])
+
+    def keep(self, record: OpRecord, args: Any, kwargs: Any, out: Any) -> None:
+        """Hold the values of an op that the plan keeps, as sources."""
+        made = list(tensors_in(out))
+        for key in record.keep:
+            if key in record.makes:
+                self.kept[key] = (made[record.outs.index(key[0])], 0)
+            else:  # written in place; the counter moves once this op has returned
+                for tensor in written_tensors(traits_of(record.func), args, kwargs or {}):
+                    if self.flow.known[tensor.untyped_storage()._cdata] == key[0]:
+                        self.kept[key] = (tensor, tensor._version + 1)
+
+    # -- after a followed prefix --------------------------------------------------------------
+
+    def _rebuild_flow(self) -> None:
+        """Bring the slow bookkeeping up to where following stopped."""
+        flow = self.flow
+        count = len(flow.base)
+        flow.bumps = [0] * count
+        flow.version = [0] * count
+        flow.external = [(slot, 0) in flow.outside for slot in range(count)]
+        for pack in self.packs:
+            self._catch_up(pack.arg)
+        for record in self.records:
+            if traits_of(record.func).blank:
+                flow.blank.update(slot for slot, _ in record.makes)
+            for arg in _args_of(record):
+                self._catch_up(arg)
+            for old, new in record.writes:
+                flow.blank.discard(new[0])
+                flow.version[new[0]] = new[1]
+                flow.bumps[new[0]] += 1
+                if old in flow.outside and old not in self.copies:
+                    self.lost.add(old)
+            self._judge(record)
+            self.wished.update(record.keep)
+            if self.namer is not None:
+                self.namer(str(record.func))
+
+    def _catch_up(self, arg: Arg) -> None:
+        flow, slot = self.flow, arg.slot
+        flow.version[slot] = max(flow.version[slot], arg.version)
+        flow.bumps[slot] = max(flow.bumps[slot], arg.counter)
+
+    # -- the result ---------------------------------------------------------------------------
+
+    def compile(self) -> Program:
+        """Turn what was recorded into a program."""
+        version, external = self.flow.version, self.flow.external
+        held = {key for key in self.kept if key[1] == version[key[0]]}
+        held.update(key for r in self.records for _, key in r.writes if external[key[0]])
+        cuts = tuple(
+            (number, depth)
+            for number, record in enumerate(self.records)
+            if (depth := self.recipe.cut_depths.get(record.address, 0))
+        )
+        return compile_program(self.records, self.packs, frozenset(held), cuts)
+
+
+def on_tape(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one whose storage and version can be told: plain, strided, no inference."""
+    return (
+        type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_inference()
+    )
+
+
+def all_on_tape(args: Any, kwargs: Any) -> bool:
+    """Whether all tensors among an op's arguments are `on_tape`."""
+    return all(on_tape(t) for t in tensors_in((args, kwargs)))
+
+
+def generator_used(record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> torch.Generator:
+    """Return the generator from which a recorded op draws in this call."""
+    where = record.generator
+    if where is None:
+        return generator_of(record.device)
+    found: torch.Generator = args[where] if isinstance(where, int) else kwargs[where]
+    return found
+
+
+def _generator_now(
+    record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Generator:
+    """The same before the op has run, when its output's device is not known yet."""
+    if record.generator is None:
+        tensor = next(iter(tensors_in((args, kwargs))), None)
+        device = kwargs.get("device") or (tensor.device if tensor is not None else "cpu")
+        record.device = torch.device(device)
+    return generator_used(record, args, kwargs)
+
+
+def _same_bytes(storage: torch.UntypedStorage, old: torch.UntypedStorage) -> bool:
+    if storage.nbytes() != old.nbytes():
+        return False
+    a = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    b = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old)
+    return torch.equal(a, b)
+
+
+def _storage_copy(tensor: torch.Tensor) -> torch.Tensor:
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    storage = tensor.untyped_storage().clone()
+    return copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def _args_of(record: OpRecord) -> list[Arg]:
+    found: list[Arg] = []
+
+    def walk(tree: Any) -> None:
+        if type(tree) is Arg:
+            found.append(tree)
+        elif isinstance(tree, Many):
+            for item in tree:
+                walk(item)
+
+    for tree in (*record.args, *(tree for _, tree in record.kwargs)):
+        walk(tree)
+    return found
