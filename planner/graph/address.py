@@ -38,6 +38,8 @@ def split_output(address: str) -> tuple[str, int]:
     if "#" not in tail:
         return address, 0
     op_address, _, output = address.rpartition("#")
+    if not output.isdecimal():
+        raise ValueError(f"{address!r} ends in {output!r}, which is no number of an output")
     return op_address, int(output)
 
 

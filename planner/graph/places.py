@@ -78,7 +78,10 @@ class Places:
 
     def kept_value(self, address: str, index: dict[str, int]) -> int | None:
         """Return the value at an address, where `index` numbers the segment's ops by address."""
-        op_address, output = split_output(address)
+        try:
+            op_address, output = split_output(address)
+        except ValueError:
+            return None
         op = index.get(op_address)
         if op is None or output >= len(self._graph.outputs(op)):
             return None
