@@ -4,7 +4,8 @@
 
 CLOSING HOLD. A tape holds kept values, and every value from outside that its replayable ops
 read, until the span closes.
-SOURCE HOLD. A group's sources stay until its program has used them; for ever if it never runs.
+SOURCE HOLD. A group's sources stay until its program has used them; if it never runs, as long as
+autograd asks for anything that the span gave up.
 CELL HOLD. What a group delivers to other groups stays until the last of them has used it.
 COPY ON WRITE. A source from outside that an op of the span overwrites is copied before that op;
 the copy is then what is held.
@@ -70,7 +71,8 @@ class Effect:
         moments: the replays that run, in order.
         lives: replayed values and copies, while they live across ops.
         closing: storages under CLOSING HOLD.
-        forever: storages under SOURCE HOLD by a group that never runs.
+        unused: storages under SOURCE HOLD by a group that never runs.
+        last_asked: op after which autograd asks for nothing that was given up.
         saved_bytes: what the plain step saves of values made inside.
         kept_bytes: what of the kept values stays in memory.
         replay_ns, tape_ns: added time.
@@ -83,7 +85,8 @@ class Effect:
     moments: list[Moment] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
     closing: tuple[int, ...] = ()
-    forever: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
+    last_asked: int = -1
     saved_bytes: int = 0
     kept_bytes: int = 0
     replay_ns: int = 0
@@ -167,6 +170,8 @@ class _Deriver:
                 needed[value] = min(positions, default=self.never)
                 dropped[storage] = dropped.get(storage, 0) + len(packs)
         self.result.saved_bytes = self._total(saved)
+        storages = self.graph.profile.storages
+        self.result.last_asked = max((storages[s].death for s in dropped), default=-1)
         return needed
 
     def _total(self, storages: set[int]) -> int:
@@ -219,16 +224,19 @@ class _Deriver:
         """Let bytes of `value` live from `birth` until a step of a replay lets go of them."""
         time, number, step = use
         size = self.graph.storage_bytes(value)
+        if time == self.never:
+            death = max(self.result.last_asked, self.span.stop - 1)
+            self.result.lives.append(Life(birth, death, size))
+            return
         if time > birth:
-            self.result.lives.append(Life(birth, time - 1, size, carry=time < self.never))
-        if time < self.never:
-            self._free(value, number, step)
+            self.result.lives.append(Life(birth, time - 1, size, carry=True))
+        self._free(value, number, step)
 
     def _free(self, value: int, number: int, step: int) -> None:
         self.freed[number].append((step, self.graph.storage_bytes(value)))
 
     def _hold_sources(self) -> None:
-        forever = []
+        unused = []
         for value in self.slices.sources:
             time = self.last_uses[value][0]
             writer = self.graph.overwritten_at(value)
@@ -240,8 +248,8 @@ class _Deriver:
                     f" {value}, which op {writer} has overwritten"
                 )
             elif time == self.never:
-                forever.append(self.graph.storage_of(value))
-        self.result.forever = tuple(dict.fromkeys(forever))
+                unused.append(self.graph.storage_of(value))
+        self.result.unused = tuple(dict.fromkeys(unused))
 
     def _hold_closing(self) -> None:
         graph, stop = self.graph, self.span.stop

@@ -117,7 +117,9 @@ class _Player:
         )
 
     def _first_lives(self) -> dict[int, int]:
-        """Return the last op of first lives that plans change, before SOURCE HOLD."""
+        """Return the last op of first lives that plans change, before SOURCE HOLD by
+        groups that run.
+        """
         graph, storages = self.graph, self.graph.profile.storages
         dropped: dict[int, int] = {}
         for effect in self.effects:
@@ -125,11 +127,12 @@ class _Player:
                 dropped[storage] = dropped.get(storage, 0) + packs
         ends = {s: graph.unsaved_deaths[s] for s, n in dropped.items() if n == graph.packs[s]}
         for effect in self.effects:
-            for storage in effect.closing:  # CLOSING HOLD
+            last = effect.stop - 1
+            holds = [(storage, last) for storage in effect.closing]
+            holds += [(storage, max(last, effect.last_asked)) for storage in effect.unused]
+            for storage, last in holds:
                 end = ends.get(storage, storages[storage].death)
-                ends[storage] = max(end, effect.stop - 1)
-            for storage in effect.forever:
-                ends[storage] = graph.n_ops
+                ends[storage] = max(end, last)
         return ends
 
     def _change_first_lives(self, ends: dict[int, int]) -> None:
