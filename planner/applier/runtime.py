@@ -17,6 +17,7 @@ from torch import nn
 
 from planner.documents import Plan, Segment
 from planner.graph.address import Addresser, split_output
+from planner.replay.audit import Finding
 from planner.replay.recipe import Recipe
 from planner.replay.tape import Tape
 from planner.replay.units import UnitNames
@@ -59,6 +60,17 @@ class Runtime:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Runtime, (self.plan,)
+
+    def audit(self) -> None:
+        """Audit every run from now on; `findings` tells what differed."""
+        for recipe in self.recipes:
+            recipe.audits = True
+            recipe.address = self._namer
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Replays that differed from their originals."""
+        return [finding for recipe in self.recipes for finding in recipe.findings]
 
     def edges(self) -> list[tuple[str, str]]:
         """(unit, edge) pairs at which something must happen, calls counted at `enter`."""

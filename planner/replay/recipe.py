@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from planner.replay.program import Program
+
+if TYPE_CHECKING:
+    from planner.replay.audit import Finding
 
 
 class Recipe:
@@ -18,6 +22,8 @@ class Recipe:
         keep_all: record only, give nothing up.
         cut_depths: depth by address of the ops before which the replay is cut.
         programs: recorded variants (shapes, modes, branches), the last used first.
+        audits: whether each run is audited when it closes (see `audit`).
+        findings: what the audits found.
         replayed: counts replayed ops; one counter for all segments of an applied plan.
     """
 
@@ -29,6 +35,8 @@ class Recipe:
         self.keeps: Callable[[str, int], bool] | None = None
         self.keep_all = False
         self.cut_depths: dict[str, int] = {}
+        self.audits = False
+        self.findings: list[Finding] = []
         self.programs: list[Program] = []
         self.replayed = replayed if replayed is not None else [0]
 

@@ -12,6 +12,8 @@ goes when autograd releases the node that saved it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -99,7 +101,7 @@ class SegmentState:
         with self.lock:
             base = self.memo.get(key)
             if base is None:
-                with torch._C._AutoDispatchBelowAutograd(), _no_autocast():
+                with below_autograd():
                     base = self._make(key)
             view: torch.Tensor = rebuild(base, arg)
             if self.served:
@@ -267,17 +269,14 @@ def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: to
         generator.set_state(now)
 
 
-class _no_autocast:
-    """Excludes the autocast keys: the recorded ops already are what autocast made of them."""
-
-    __slots__ = ("guard",)
-
-    def __enter__(self) -> None:
-        self.guard = torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
-        self.guard.__enter__()
-
-    def __exit__(self, *exc: object) -> None:
-        self.guard.__exit__(*exc)
+@contextmanager
+def below_autograd() -> Iterator[None]:
+    """Run ops without autograd and without autocast: they already are what autocast made of them."""
+    with (
+        torch._C._AutoDispatchBelowAutograd(),
+        torch._C._ExcludeDispatchKeyGuard(_AUTOCAST),
+    ):
+        yield
 
 
 def _autocast_keys() -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from planner.errors import ReplayError
+from planner.replay.audit import audit
 from planner.replay.flow import PLAIN, Arg, Key
 from planner.replay.program import Pack, Program
 from planner.replay.recipe import Recipe
@@ -36,6 +37,10 @@ class Tape(TapeWriter):
     def is_infra_mode(cls) -> bool:
         """Let compiled code inside a segment run compiled; what it makes comes from outside."""
         return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
@@ -79,8 +84,12 @@ class Tape(TapeWriter):
         self.state.bind(program)
         if program.drops:
             self.state.sources.update((key, self._source(key)) for key in program.sources)
-        self.kept.clear()
-        self.copies.clear()
+        if self.originals:
+            finding = audit(self.state, program, self.originals)
+            if finding is not None:
+                self.recipe.findings.append(finding)
+        for held in (self.kept, self.copies, self.originals):
+            held.clear()
         self.flow.close()
         del self.state  # autograd's nodes hold this tape's hooks; they must not hold the sources
 
@@ -266,10 +275,13 @@ class Tape(TapeWriter):
                 pack = program.packs[packed]
                 if pack.at == self.at and self._same_pack(pack, tensor):
                     self.packed = packed + 1
-                    return self.give_up(pack.arg) if pack.dropped else (tensor, tensor._version)
+                    return self._fate(pack, tensor)
                 self.flow.roll_back(pack.slots)
             self._diverge(None)
         return self.record_pack(tensor)
+
+    def _fate(self, pack: Pack, tensor: torch.Tensor) -> Any:
+        return self.give_up(pack.arg, tensor) if pack.dropped else (tensor, tensor._version)
 
     def _same_pack(self, pack: Pack, tensor: torch.Tensor) -> bool:
         if not pack.dropped and not pack.arg.first:

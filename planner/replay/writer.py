@@ -41,6 +41,7 @@ class TapeWriter(TorchDispatchMode):
         self.state = SegmentState(recipe.name, recipe.replayed)
         self.kept: dict[Key, tuple[torch.Tensor, int]] = {}  # tensor, version
         self.copies: dict[Key, torch.Tensor] = {}
+        self.originals: dict[Key, tuple[Arg, torch.Tensor]] = {}  # for the audit
         self.records: list[OpRecord] = []
         self.packs: list[Pack] = []
         self.replayable: set[Key] = set()
@@ -130,10 +131,12 @@ class TapeWriter(TorchDispatchMode):
             and not self.flow.external[arg.slot]
         )
         self.packs.append(Pack(len(self.records), arg, dropped, slots))
-        return self.give_up(arg) if dropped else (tensor, tensor._version)
+        return self.give_up(arg, tensor) if dropped else (tensor, tensor._version)
 
-    def give_up(self, arg: Arg) -> Handle:
+    def give_up(self, arg: Arg, tensor: torch.Tensor) -> Handle:
         """Return what stands for a tensor in autograd's graph."""
+        if self.recipe.audits:
+            self.originals[arg.key] = (arg, tensor)
         left, key = self.state.left, (arg[0], arg[1])
         left[key] = left.get(key, 0) + 1
         return Handle(self.state, arg)

@@ -1,0 +1,151 @@
+"""The public functions that look at a model: `profile`, `plan`, `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.arbiter import from_profile, settle
+from planner.documents import Pins, Plan, Profile
+from planner.errors import StalePlanError
+from planner.profiler.build import build_profile
+from planner.profiler.fingerprint import fingerprint
+from planner.profiler.inputs import find_profile
+from planner.profiler.step import make_step
+from planner.units import parse_budget
+from planner.verifier import Verification, verify_plan
+
+Loss = Callable[[Any], Any]
+StepFunction = Callable[[nn.Module], Any]
+
+
+def profile(
+    model: nn.Module,
+    *,
+    inputs: Any = None,
+    loss_fn: Loss | None = None,
+    step: StepFunction | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Profile:
+    """Run a training step a few times and return what it does, op by op.
+
+    The model, its gradients, buffers, hooks and all random states are left exactly as they were.
+
+    Args:
+        model: the model, in the mode in which it is trained.
+        inputs: a tensor, a tuple of positional arguments, a dict of keyword arguments, or a
+            callable that returns `(args, kwargs)`; by default what the model itself declares.
+        loss_fn: makes a scalar of the output; by default `output.loss`, else the sum of the
+            floating-point output tensors.
+        step: instead of inputs and loss, the training loop's own step: `step(model)` runs forward
+            and backward (and the optimizer, if it likes).
+        optimizer: its state counts as memory, and the step ends with its update.
+
+    Raises:
+        InvalidModelError, InvalidInputsError: the model or the inputs cannot be trained on.
+        ProfileNotFoundError: no inputs given and none declared by the model.
+        StepError: the step raised.
+    """
+    made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)
+    return build_profile(made)
+
+
+def plan(
+    model: nn.Module,
+    *,
+    budget_mb: float | str,
+    inputs: Any = None,
+    loss_fn: Loss | None = None,
+    step: StepFunction | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    profile: Profile | str | PathLike[str] | None = None,
+    search: str = "auto",
+    save: Sequence[str] = (),
+    recompute: Sequence[str] = (),
+) -> Plan:
+    """Return the cheapest plan whose training step peaks within the budget.
+
+    With inputs (or a step) the plan is probed and measured on the model before it is returned; from
+    a stored profile it is predicted. The model is left exactly as it was.
+
+    Args:
+        model, inputs, loss_fn, step, optimizer: as for `profile`.
+        budget_mb: most live bytes of a step: a number of MB (1024**2 bytes), or a string such as
+            "2GB", "286MiB" or "80%" (of the plain step's peak).
+        profile: a `Profile` or the path of one; by default, when no inputs are given, a stored
+            profile of this model is looked for in `profiles/` and in PLANNER_PROFILES.
+        search: "auto", "dp" or "milp".
+        save: patterns of units whose saved tensors always stay.
+        recompute: patterns of units whose saved tensors are always given up.
+
+    Raises:
+        InvalidBudgetError: the budget makes no sense.
+        InfeasibleBudgetError: no plan reaches it; tells the smallest reachable peak and what holds
+            it up.
+        StalePlanError: the given profile is of another model.
+        UnknownUnitError: a pattern matches no unit.
+        ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
+    """
+    budget = parse_budget(budget_mb)
+    pins = Pins(tuple(save), tuple(recompute))
+    given = _given_profile(model, profile, has_step=inputs is not None or step is not None)
+    if given is not None:
+        found = given
+    else:
+        made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)
+        found = build_profile(made)
+    budget_bytes = budget.resolve(found.plain_peak_bytes)
+    if given is not None:
+        return from_profile(found, budget_bytes, method=search, pins=pins)
+    return settle(made, found, budget_bytes, method=search, pins=pins)
+
+
+def verify(
+    model: nn.Module,
+    plan: Plan | str | PathLike[str],
+    *,
+    inputs: Any = None,
+    loss_fn: Loss | None = None,
+    step: StepFunction | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    repeats: int = 3,
+) -> Verification:
+    """Run the step plain and under the plan, and return what both did, measured.
+
+    The model is left exactly as it was.
+
+    Args:
+        model, inputs, loss_fn, step, optimizer: as for `profile`.
+        plan: a `Plan` or the path of one.
+        repeats: timed steps of each kind, run in turn; the least of each counts.
+
+    Raises:
+        StalePlanError: the plan is for another model.
+        ReplayError: a segment could not be replayed.
+        ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
+    """
+    chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
+    made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)
+    return verify_plan(made, chosen, repeats)
+
+
+def _given_profile(
+    model: nn.Module, profile: Profile | str | PathLike[str] | None, has_step: bool
+) -> Profile | None:
+    """The profile to plan from, if there is one and nothing better was given."""
+    if profile is None:
+        return None if has_step else find_profile(fingerprint(model))
+    found = profile if isinstance(profile, Profile) else Profile.load(profile)
+    mine = fingerprint(model)
+    if found.fingerprint != mine:
+        raise StalePlanError(
+            f"the profile is of another model than this {type(model).__name__}",
+            numbers=f"fingerprint {mine} found, {found.fingerprint} in the profile",
+            cause="the model's structure changed since it was profiled",
+            fix="profile it again: planner.profile(model, inputs=...)",
+        )
+    return found

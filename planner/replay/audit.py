@@ -1,0 +1,76 @@
+"""The probe: replays a segment while its originals are still there, and compares bit for bit.
+
+Run when a plan is made, one segment at a time, within the memory of one segment. A replay that
+differs from the original but equals a second replay is wrong; one that also differs from a second
+replay comes from a kernel that is not deterministic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from planner.replay.flow import Arg, Key, rebuild
+from planner.replay.program import Program
+from planner.replay.slicing import slice_segment
+from planner.replay.state import SegmentState, below_autograd
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A replay that differs from its original.
+
+    Attributes:
+        segment: label of the segment.
+        op: name of the first differing op.
+        address: its address, `unit/op/ordinal`, or "" when ops were not named.
+        deterministic: whether two replays agree with each other.
+    """
+
+    segment: str
+    op: str
+    address: str
+    deterministic: bool
+
+
+def audit(
+    state: SegmentState, program: Program, originals: dict[Key, tuple[Arg, torch.Tensor]]
+) -> Finding | None:
+    """Replay everything that a segment gives up and compare; returns the first difference."""
+    with below_autograd():
+        first = _replay(state, program)
+        wrong = [k for k, (arg, t) in originals.items() if not same_bits(rebuild(first[k], arg), t)]
+        if not wrong:
+            return None
+        second = _replay(state, program)
+        deterministic = all(
+            same_bits(first[key], second[key]) for key in wrong
+        )
+    maker = {
+        key: number
+        for number, record in enumerate(program.records)
+        for key in (*record.makes, *(new for _, new in record.writes))
+    }
+    record = program.records[min(maker[key] for key in wrong)]
+    return Finding(state.name, str(record.func), record.address, deterministic)
+
+
+def _replay(state: SegmentState, program: Program) -> dict[Key, torch.Tensor]:
+    held = frozenset(program.sources)
+    flow = [record.flow_op() for record in program.records]
+    slices = slice_segment(flow, program.handles, held)
+    env = {key: state.checked_source(key) for key in slices.sources}
+    for group in slices.groups:
+        state.play(group, program.records, env, None)
+    return env
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors hold the same bits (NaNs and signed zeros told apart)."""
+    if a.shape != b.shape or a.dtype is not b.dtype:
+        return False
+    if a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg():
+        a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
+    flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return torch.equal(flat[0], flat[1])

@@ -1,0 +1,103 @@
+"""One step, run plain or planned from the same state: its peak, or its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from planner.profiler.meter import meter_for, step_tensors
+from planner.profiler.state import preserve
+from planner.profiler.step import Step, model_device
+from planner.profiler.timing import time_run
+from planner.replay.audit import same_bits
+
+Tensors = dict[str, torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything of a step that a plan must not change."""
+
+    outputs: Tensors
+    gradients: Tensors
+    buffers: Tensors
+
+
+@contextmanager
+def from_same_state(step: Step) -> Iterator[None]:
+    """Run a step without gradients to begin with, and put everything back afterwards."""
+    with preserve(step.model, step.optimizer, step):
+        for tensor in (*step.model.parameters(), *step.input_tensors):
+            tensor.grad = None
+        yield
+
+
+def measure_peak(step: Step) -> int:
+    """Return the most live bytes of one step."""
+    with from_same_state(step):
+        tracked = step_tensors(step.model, step.optimizer, step.input_tensors)
+        with meter_for(model_device(step.model), tracked) as meter:
+            step.run()
+        return meter.peak_bytes
+
+
+def run_for_results(step: Step) -> Results:
+    """Run one step and return copies of what it computed."""
+    with from_same_state(step):
+        outputs = step.run(keep_outputs=True)
+        model = step.model
+        gradients: Tensors = {n: _copy(p.grad) for n, p in model.named_parameters()}
+        gradients.update({f"input {n}": _copy(t.grad) for n, t in step.inputs.items()})
+        return Results(
+            {str(i): _copy(t) for i, t in enumerate(outputs)},
+            gradients,
+            {name: _copy(buffer) for name, buffer in model.named_buffers()},
+        )
+
+
+def measure_time(step: Step) -> int:
+    """Return the time of one step in nanoseconds."""
+    with from_same_state(step):
+        return time_run(step.run, model_device(step.model))
+
+
+def count_forwards(step: Step) -> dict[str, int]:
+    """Return how often each unit's forward runs during one whole step, backward included."""
+    counts: dict[str, int] = {}
+    handles = []
+    with from_same_state(step):
+        for name, module in step.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+
+            def hook(module: nn.Module, args: object, name: str = name) -> None:
+                counts[name] = counts.get(name, 0) + 1
+
+            handles.append(module.register_forward_pre_hook(hook))
+        try:
+            step.run()
+        finally:
+            for handle in handles:
+                handle.remove()
+    return counts
+
+
+def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach().clone()
+
+
+def same_tensors(a: Tensors, b: Tensors) -> bool:
+    """Whether two sets of tensors agree bit for bit."""
+    return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.layout is not torch.strided or type(a) is not torch.Tensor:
+        return torch.equal(a, b)
+    return same_bits(a, b)
