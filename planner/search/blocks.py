@@ -124,7 +124,7 @@ def _edges(graph: Graph) -> list[int]:
         for k in range(1, len(legal) - 1)
         if weight[k] <= min(_other(weight, k, -1), _other(weight, k, 1))
     ]
-    chosen = _prominent(chosen, weight)
+    chosen = _spaced(_prominent(chosen, weight), legal)
     step = 1 + len(chosen) // MOST_BLOCKS
     return [legal[0], *(legal[k] for k in chosen[::step]), legal[-1]]
 
@@ -138,16 +138,23 @@ def _other(weight: list[int], at: int, way: int) -> int:
 
 
 def _prominent(chosen: list[int], weight: list[int]) -> list[int]:
-    """Drop minima at which half as much again crosses as at a neighbouring minimum."""
-    while True:
-        keep = [
-            k
-            for i, k in enumerate(chosen)
-            if all(2 * weight[k] <= 3 * weight[n] for n in (chosen[max(0, i - 1) : i + 2]))
-        ]
-        if len(keep) == len(chosen):
-            return chosen
-        chosen = keep
+    """Drop minima at which half as much again crosses as at both neighbouring minima."""
+    return [
+        k
+        for before, k, after in zip([None, *chosen], chosen, [*chosen[1:], None], strict=False)
+        if 2 * weight[k] <= 3 * max(weight[n] if n is not None else 0 for n in (before, after))
+    ]
+
+
+def _spaced(chosen: list[int], legal: list[int]) -> list[int]:
+    """Of two minima with one op between them, drop the first; a row of such loses every other."""
+    kept: list[int] = []
+    dropped = False
+    for k, after in zip(chosen, [*chosen[1:], None], strict=True):
+        dropped = not dropped and after is not None and legal[after] - legal[k] <= 1
+        if not dropped:
+            kept.append(k)
+    return kept
 
 
 def _signatures(graph: Graph, edges: list[int]) -> list[Hashable]:
@@ -200,10 +207,11 @@ def _made(graph: Graph, value: int, start: int, block: int, block_of: np.ndarray
         packs.append((distance, tensor.packed_at - start) if distance == 0 else min(2, distance))
     storage = graph.storage_of(value)
     written = graph.overwritten_at(value)
+    birth = graph.profile.storages[storage].birth
     return (
         graph.storage_bytes(value),
         tuple(packs),
         graph.packs[storage],
         written - start if written >= 0 else -1,
-        graph.profile.storages[storage].birth - start,
+        birth - start if birth >= 0 else None,
     )

@@ -14,11 +14,11 @@ import numpy as np
 
 from planner.graph.cost import REPLAY_OP_NS
 from planner.graph.model import Graph
-from planner.graph.span import Span
+from planner.graph.span import IllegalSpanError, Span
 from planner.search.blocks import Blocks
 from planner.search.chain import Chain
 from planner.search.pins import Wishes
-from planner.search.ranges import Range
+from planner.search.ranges import MOST_LEVELS, Range
 from planner.search.shape import Shape, Shaper, Window
 from planner.search.states import Option, undominated
 
@@ -26,8 +26,12 @@ FRONTIER_OPS = 400
 """Longest run, in ops, whose frontier is searched."""
 FRONTIER_BLOCKS = 2
 """And in blocks: both halves of a transformer layer."""
-WORK_OPS = 40_000
-"""Ops played in all while options are measured, about a second; decides how many run lengths."""
+WORK_OPS = 30_000
+WORK_PASSES = 16
+"""Ops played in all while options are measured: so many, about half a second, and so many times
+the ops of one forward. They decide how many run lengths there are."""
+_DENSITIES = ((24, 1.15), (16, 1.2), (8, 1.25), (6, 1.4), (4, 1.5), (4, 2.0), (2, 2.0), (2, 3.0))
+"""All lengths up to the first number, then growing by the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Menu:
         self.windows = _backward_windows(graph, blocks)
         self.lengths = _lengths(blocks)
         longest = max((self.edges[j] - self.edges[i] for i, j in self._runs()), default=1)
-        self.shaper = Shaper(graph, longest)
+        self.shaper = Shaper(graph, Window(self.edges[0], self.edges[-1]), longest)
         self.cost_ns = np.array(
             [op.time_ns + REPLAY_OP_NS for op in graph.profile.ops[: graph.forward_stop]],
             dtype=np.int64,
@@ -104,7 +108,7 @@ class Menu:
         )
         replay = sum(int(self.cost_ns[op + shift]) * times for op, times in shape.runs)
         calls = len(self.graph.root_calls)
-        cost = (replay + shape.tape_ns) * calls
+        cost = replay * calls + shape.tape_ns
         return Option(first, stop, shape.freed_bytes, need, cost, template)
 
     def _measured(self, first: int, stop: int) -> Iterator[Template]:
@@ -117,7 +121,11 @@ class Menu:
             seen.add(spans)
             forward = Window(here.start, here.stop)
             backward = Window(self.windows[stop - 1].start, self.windows[first].stop)
-            yield Template(first, stop, spans, self.shaper.shape(spans, forward, backward))
+            try:
+                shape = self.shaper.shape(spans, forward, backward)
+            except IllegalSpanError:
+                continue
+            yield Template(first, stop, spans, shape)
 
     def _moved(self, span: Span, shift: int) -> Span:
         if not shift:
@@ -163,21 +171,26 @@ def _first_call_ends(graph: Graph, last_unpack: int) -> int:
 
 def _lengths(blocks: Blocks) -> list[int]:
     """Run lengths in blocks: all up to 8, then growing by a factor that keeps the work in hand."""
-    for growth in (1.15, 1.3, 1.6, 2.5, 1e9):
-        lengths, size = list(range(1, 9)), 8.0
-        while size * growth <= len(blocks):
+    count = len(blocks)
+    most = WORK_OPS + WORK_PASSES * (blocks.edges[-1] - blocks.edges[0] if count else 0)
+    lengths: list[int] = []
+    for dense, growth in _DENSITIES:
+        lengths, size = list(range(1, dense + 1)), float(dense)
+        while size * growth <= count:
             size = max(size + 1, size * growth)
             lengths.append(int(size))
-        lengths = sorted({n for n in lengths if n <= len(blocks)})
-        if _work(blocks, lengths) <= WORK_OPS:
+        lengths = sorted({n for n in lengths if n <= count})
+        if _work(blocks, lengths) <= most:
             break
     return lengths
 
 
 def _work(blocks: Blocks, lengths: list[int]) -> int:
+    """Ops played when every kind of run is measured with every depth of cuts."""
     edges, kinds = blocks.edges, blocks.kinds
     sizes: dict[tuple[int, ...], int] = {}
     for length in lengths:
+        passes = 1 + sum(2**levels <= length for levels in range(1, MOST_LEVELS + 1))
         for first in range(len(kinds) - length + 1):
-            sizes[kinds[first : first + length]] = edges[first + length] - edges[first]
+            sizes[kinds[first : first + length]] = (edges[first + length] - edges[first]) * passes
     return sum(sizes.values())

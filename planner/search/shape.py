@@ -1,8 +1,8 @@
 """What one option does to memory, in the few numbers that the dynamic program needs.
 
-The simulator's account of each span (`planner.graph.effect`) is read over the windows of forward
-and backward in which the option's own blocks run. Elsewhere an option is a constant: nothing
-before its forward and after its backward, and its freed bytes in between.
+The simulator plays each option alone; its timeline is read over the windows of forward and
+backward in which the option's own blocks run. Elsewhere an option is a constant: nothing before
+its forward and after its backward, and its freed bytes in between.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from planner.graph.effect import Effect, effects_of
+from planner.graph.cost import replay_cost_ns
 from planner.graph.model import Graph
+from planner.graph.simulate import simulate
 from planner.graph.span import Span
 
-Ints = npt.NDArray[np.int64]
 _DIGIT = 24  # bits of a tally; no op runs again 2**24 times in one step
 
 
@@ -37,8 +36,8 @@ class Shape:
         freed_bytes: bytes gone between its forward and its backward.
         forward_bytes: most live bytes in its forward window.
         backward_bytes: most live bytes in its backward window, replays included.
-        runs: (op, times) for every op that runs again.
-        tape_ns: time that recording adds to one forward.
+        runs: (op, times) for every op of the first root call that runs again.
+        tape_ns: time that recording adds, all root calls together.
     """
 
     freed_bytes: int
@@ -54,134 +53,47 @@ class Shaper:
     Op times do not change what spans do to memory, so the shaper plays a copy of the graph whose
     op times are powers of one base: the total replay time then spells, digit by digit, how often
     each op runs again.
+
+    Args:
+        graph: the step.
+        first_call: ops of the first root call.
+        longest: most ops that the spans of one option stretch over.
     """
 
-    def __init__(self, graph: Graph, longest: int) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, first_call: Window, longest: int) -> None:
         self.longest = max(1, longest)
-        ops = tuple(
-            replace(op, time_ns=1 << (_DIGIT * (index % self.longest)))
-            for index, op in enumerate(graph.profile.ops[: graph.forward_stop])
-        )
-        rest = graph.profile.ops[graph.forward_stop :]
-        self.tally = Graph.of(replace(graph.profile, ops=ops + rest))
+        ops = [replace(op, time_ns=0) for op in graph.profile.ops]
+        for index in range(first_call.start, first_call.stop):
+            digit = 1 << (_DIGIT * (index % self.longest))
+            ops[index] = replace(ops[index], time_ns=digit)
+        self.tally = Graph.of(replace(graph.profile, ops=tuple(ops)))
 
     def shape(self, spans: Sequence[Span], forward: Window, backward: Window) -> Shape:
         """Measure an option.
 
         Args:
-            spans: its spans, of at most `longest` ops in all.
+            spans: its spans.
             forward: the ops of its own blocks.
             backward: the ops during which those blocks' backward runs.
+
+        Raises:
+            IllegalSpanError: the engine could not run it.
         """
-        effects = [effects_of(self.tally, span)[0] for span in spans]
-        account = _Account(self.graph, effects)
+        played = simulate(self.tally, spans, detail=True)
+        timeline = np.array(played.timeline, dtype=np.int64)
+        before = backward.start - 1
         return Shape(
-            -account.change_before(backward.start),
-            account.highest(forward),
-            max(account.highest(backward), account.replays()),
-            tuple(run for effect in effects for run in self._runs(effect)),
-            sum(effect.tape_ns for effect in effects),
+            int(self.tally.plain_live[before] - timeline[before]),
+            int(timeline[forward.start : forward.stop].max(initial=0)),
+            int(timeline[backward.start : backward.stop].max(initial=0)),
+            self._runs(played.replay_ns - replay_cost_ns(0, played.replayed_ops), forward),
+            played.tape_ns,
         )
 
-    def _runs(self, effect: Effect) -> list[tuple[int, int]]:
-        # Each replayed op also counts a constant; remove it to leave the digits alone.
-        digits = effect.replay_ns - _overhead_ns(effect.replayed_ops)
+    def _runs(self, digits: int, ops: Window) -> tuple[tuple[int, int], ...]:
         mask = (1 << _DIGIT) - 1
-        found = []
-        for index in range(effect.start, effect.stop):
-            times = (digits >> (_DIGIT * (index % self.longest))) & mask
-            if times:
-                found.append((index, times))
-        return found
-
-
-def _overhead_ns(ops: int) -> int:
-    from planner.graph.cost import replay_cost_ns
-
-    return replay_cost_ns(0, ops)
-
-
-class _Account:
-    """Changes of live bytes over time, as the simulator makes them for one option alone."""
-
-    def __init__(self, graph: Graph, effects: Sequence[Effect]) -> None:
-        self.graph = graph
-        self.moments = sorted((m for e in effects for m in e.moments), key=lambda m: m.at)
-        self.events: list[tuple[int, int]] = []
-        self.born: dict[int, int] = {}
-        self.carried: dict[int, int] = {}
-        self.let_go: dict[int, list[tuple[int, int]]] = {}
-        self._lives(effects)
-        self._ends(effects)
-        self.events.sort()
-        self.at = np.array([p for p, _ in self.events], dtype=np.int64)
-        self.sums = np.cumsum([0, *(size for _, size in self.events)])
-
-    def change_before(self, op: int) -> int:
-        """Change of live bytes just before an op."""
-        return int(self.sums[np.searchsorted(self.at, op - 1, side="right")])
-
-    def highest(self, window: Window) -> int:
-        """Most live bytes during the ops of a window."""
-        ops = np.arange(window.start, window.stop)
-        if not ops.size:
-            return 0
-        change = self.sums[np.searchsorted(self.at, ops, side="right")]
-        return int((self.graph.plain_live[window.start : window.stop] + change).max())
-
-    def replays(self) -> int:
-        """Most live bytes in the replays."""
-        most, at, level = 0, -1, 0
-        for number, moment in enumerate(self.moments):
-            if moment.at != at:
-                at = moment.at
-                level = int(self.graph.plain_live[at]) + self.change_before(at + 1)
-                level -= int(self.graph.births[at]) + self.born.get(at, 0)
-                level += self.carried.get(at, 0)
-            let_go = self.let_go.get(number, [])
-            highs = moment.highs.copy()
-            for step, size in let_go:
-                highs[step + 1 :] -= size
-            most = max(most, level + int(highs.max(initial=0)))
-            level += moment.net - sum(size for _, size in let_go)
-        return most
-
-    def _lives(self, effects: Sequence[Effect]) -> None:
-        for life in (life for effect in effects for life in effect.lives):
-            self.events += [(life.birth, life.bytes), (life.death + 1, -life.bytes)]
-            self.born[life.birth] = self.born.get(life.birth, 0) + life.bytes
-            if life.carry:
-                at = life.death + 1
-                self.carried[at] = self.carried.get(at, 0) + life.bytes
-
-    def _ends(self, effects: Sequence[Effect]) -> None:
-        """When first lives end: given up, under CLOSING HOLD, under SOURCE HOLD."""
-        graph, storages = self.graph, self.graph.profile.storages
-        ends = {
-            storage: graph.unsaved_deaths[storage]
-            for effect in effects
-            for storage, packs in effect.dropped.items()
-            if packs == graph.packs[storage]
-        }
-        for effect in effects:
-            for storage in effect.closing:
-                end = ends.get(storage, storages[storage].death)
-                ends[storage] = max(end, effect.stop - 1)
-            ends |= dict.fromkeys(effect.forever, graph.n_ops)
-        self._hold_sources(ends)
-        for storage, end in ends.items():
-            plain = storages[storage]
-            self.events += [(plain.death + 1, plain.bytes), (end + 1, -plain.bytes)]
-
-    def _hold_sources(self, ends: dict[int, int]) -> None:
-        last: dict[int, tuple[int, int]] = {}
-        for number, moment in enumerate(self.moments):
-            for step, storage in moment.releases:
-                last[storage] = max(last.get(storage, (number, step)), (number, step))
-        for storage, (number, step) in last.items():
-            at, size = self.moments[number].at, self.graph.profile.storages[storage].bytes
-            if ends.get(storage, self.graph.profile.storages[storage].death) < at:
-                ends[storage] = at - 1
-                self.carried[at] = self.carried.get(at, 0) + size
-                self.let_go.setdefault(number, []).append((step, size))
+        times = (
+            (index, (digits >> (_DIGIT * (index % self.longest))) & mask)
+            for index in range(ops.start, ops.stop)
+        )
+        return tuple(run for run in times if run[1])
