@@ -111,7 +111,7 @@ def test_ops_that_save_their_result() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_resolve_is_the_inverse_of_emit(data: st.DataObject) -> None:
     _, profile = data.draw(steps())
     graph = Graph.of(profile)

@@ -16,7 +16,7 @@ from tests.graphs import StepBuilder, chain, residual_chain, unet
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_equals_the_machine(data: st.DataObject) -> None:
     step, profile = data.draw(steps())
     graph = Graph.of(profile)
