@@ -1,15 +1,18 @@
 """A lower bound on the overhead of any plan, to say how far from the best a plan may be.
 
-At a moment t after forward, everything that backward still needs must be made from what is live
-at t. So the replay time of any plan within a budget is at least that of the best keep set of the
-whole forward with as many kept bytes as the budget leaves at t; spans and cuts only add limits.
-The linear relaxation of that problem (`planner.search.fill.least_ns`) bounds it from below. Each
-op that runs again was once under a tape, and some span was opened, so that is counted too.
+At a moment t after forward, everything that backward has yet to ask for must be made from what is
+live at t. So the replay time of any plan within a budget is at least that of the best keep set of
+the whole forward with as many kept bytes as the budget leaves at t; spans and cuts only add
+limits. The linear relaxation of that problem (`planner.search.fill.least_ns`) bounds it from
+below. Each op that runs again was once under a tape, and some span was opened, so that is counted
+too. The best of a few moments is taken.
 """
 
 from __future__ import annotations
 
 import math
+
+import numpy as np
 
 from planner.graph.cost import TAPE_SPAN_NS
 from planner.graph.model import Graph
@@ -18,40 +21,58 @@ from planner.search.frontier import KeepProblem
 from planner.search.pins import Wishes
 from planner.search.ranges import Range
 
+_MOMENTS = 4
 
-def lower_bound_ns(graph: Graph, edges: tuple[int, int], wishes: Wishes, budget: int) -> int | None:
-    """Return a bound in ns on the overhead of every plan within `budget` bytes.
+
+class LowerBound:
+    """Bounds for one graph under one set of wishes.
 
     Args:
-        graph: the step; one root call only.
+        graph: the step; there is a bound only when it calls the model once.
         edges: first and last position of the root call.
         wishes: pins and exclusions.
-        budget: the budget in bytes.
-
-    Returns:
-        The bound, or None where there is none.
     """
-    plain = graph.plain_live
-    if len(graph.root_calls) != 1 or edges[1] >= graph.n_ops or int(plain.max()) <= budget:
-        return None
-    moment = edges[1] + int(plain[edges[1] :].argmax())
-    whole = Range(graph, edges, wishes)
-    problem = whole.problem()
-    alive = frozenset(v for v in problem.wanted if _alive(graph, v, moment))
-    fixed = int(plain[moment]) - sum(
-        graph.profile.storages[s].bytes for s in {graph.storage_of(v) for v in alive}
-    )
-    sizes = {v: s for v, s in problem.size_bytes.items() if v in alive or v not in problem.wanted}
-    # An op may serve several spans, but each that runs again was recorded once at least.
-    least = least_ns(
-        KeepProblem(problem.reads, problem.makes, problem.cost_ns, alive, sizes, problem.banned),
-        budget - fixed,
-    )
-    if least is None or math.isinf(least):
-        return None
-    return int(least * (1 - 1e-6)) + (TAPE_SPAN_NS if least > 0 else 0)
 
+    def __init__(self, graph: Graph, edges: tuple[int, int], wishes: Wishes) -> None:
+        self.graph = graph
+        self.problem: KeepProblem[int] | None = None
+        self.moments: list[int] = []
+        if len(graph.root_calls) == 1 and edges[1] < graph.n_ops:
+            self.problem = Range(graph, edges, wishes).problem()
+            parts = np.array_split(np.arange(edges[1], graph.n_ops), _MOMENTS)
+            self.moments = [int(p[graph.plain_live[p].argmax()]) for p in parts if p.size]
 
-def _alive(graph: Graph, value: int, op: int) -> bool:
-    storage = graph.profile.storages[graph.storage_of(value)]
-    return storage.birth <= op <= storage.death
+    def least_overhead_ns(self, budget_bytes: int) -> int | None:
+        """Return a bound in ns on the overhead of every plan within a budget; None if unknown."""
+        if self.problem is None:
+            return None
+        over = [t for t in self.moments if int(self.graph.plain_live[t]) > budget_bytes]
+        found = [self._at(self.problem, t, budget_bytes) for t in over]
+        known = [f for f in found if f is not None and not math.isinf(f)]
+        if not known:
+            return None
+        # HiGHS works to a tolerance; stay below it.
+        least = int(max(known) * (1 - 1e-6))
+        return least + TAPE_SPAN_NS if least > 0 else None
+
+    def _at(self, problem: KeepProblem[int], moment: int, budget_bytes: int) -> float | None:
+        graph = self.graph
+        later = frozenset(v for v in problem.wanted if self._asked_after(v, moment))
+        gone = sum(graph.profile.storages[s].bytes for s in {graph.storage_of(v) for v in later})
+        fixed = int(graph.plain_live[moment]) - gone
+        sizes = {
+            v: size
+            for v, size in problem.size_bytes.items()
+            if v in later or v not in problem.wanted
+        }
+        part = KeepProblem(
+            problem.reads, problem.makes, problem.cost_ns, later, sizes, problem.banned
+        )
+        return least_ns(part, budget_bytes - fixed)
+
+    def _asked_after(self, value: int, moment: int) -> bool:
+        """Live at the moment in the plain step, and unpacked only after it."""
+        storage = self.graph.profile.storages[self.graph.storage_of(value)]
+        needed = [t.unpacked_at for t in self.graph.saved_of(value) if t.unpacked_at >= 0]
+        asked = min(needed, default=-1)
+        return storage.birth <= moment <= storage.death and asked > moment

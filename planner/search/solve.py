@@ -10,6 +10,7 @@ from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph.model import Graph
 from planner.graph.span import Span
 from planner.search.blocks import split
+from planner.search.bound import LowerBound
 from planner.search.holders import holders
 from planner.search.menu import Menu
 from planner.search.pins import Wishes, wishes
@@ -18,6 +19,8 @@ from planner.search.result import SearchResult
 
 METHODS = ("auto", "dp", "milp")
 _RUNGS = 12
+_ROUNDING = 1e-5
+"""A gap that a solver's tolerance explains."""
 
 
 def search(
@@ -71,6 +74,8 @@ class _Planner:
         self.pool = Pool(graph)
         self.menu = Menu(graph, split(graph, wanted), wanted)
         self.chain = self.menu.chain()
+        edges = self.menu.edges
+        self.bound = LowerBound(graph, (edges[0], edges[-1]), wanted)
         if not wanted.forced:
             self.pool.add((), "plain")
         self.lowest_target = self.chain.lowest()
@@ -86,16 +91,26 @@ class _Planner:
                 holders=holders(self.graph, self.floor.spans),
             )
         found = self._best(budget_bytes, method)
-        status = "feasible" if found.spans else "empty"
+        status, gap = self._proof(found, budget_bytes)
         return SearchResult(
             found.spans,
             found.peak_bytes,
             found.overhead_ns,
             status,
-            None,
+            gap,
             found.solver,
             self.floor.peak_bytes,
         )
+
+    def _proof(self, found: Candidate, budget_bytes: int) -> tuple[str, float | None]:
+        """What is known about how good a plan is: its status and gap."""
+        if not found.spans:
+            return "empty", 0.0
+        least = self.bound.least_overhead_ns(budget_bytes)
+        if least is None:
+            return "feasible", None
+        gap = max(0.0, (found.overhead_ns - least) / max(1, found.overhead_ns))
+        return ("optimal", 0.0) if gap <= _ROUNDING else ("feasible", round(gap, 4))
 
     def _best(self, budget_bytes: int, method: str) -> Candidate:
         mine = Pool(self.graph)

@@ -20,8 +20,8 @@ Cuts = tuple[tuple[int, int], ...]
 def droppable(graph: Graph, start: int, stop: int, pinned: Collection[int] = ()) -> frozenset[int]:
     """Return the saved values of [start, stop) that giving up would free.
 
-    All packs of the value's storage lie inside, a replayable op made each packed version, and
-    none of its makers is in `pinned` (ops whose values stay).
+    All packs of the value's storage lie inside, a replayable op made each packed version, nothing
+    else holds it until backward, and none of its makers is in `pinned` (ops whose values stay).
     """
     found: dict[int, list[int]] = {}
     barred: set[int] = set()
@@ -37,6 +37,7 @@ def droppable(graph: Graph, start: int, stop: int, pinned: Collection[int] = ())
                 index in pinned
                 or graph.overwritten_at(value) >= 0
                 or not graph.made_inside(value, start, stop)
+                or _stays_anyway(graph, value)
             ):
                 barred.add(storage)
     return frozenset(
@@ -46,6 +47,12 @@ def droppable(graph: Graph, start: int, stop: int, pinned: Collection[int] = ())
         for value in values
         if graph.profile.storages[storage].bytes
     )
+
+
+def _stays_anyway(graph: Graph, value: int) -> bool:
+    """Something other than autograd holds the storage until backward needs it."""
+    needed = [t.unpacked_at for t in graph.saved_of(value) if t.unpacked_at >= 0]
+    return graph.unsaved_deaths[graph.storage_of(value)] >= min(needed, default=graph.n_ops) - 1
 
 
 def tight_spans(
