@@ -50,7 +50,7 @@ class Cut:
     """A point that splits a segment's replay into parts replayed on demand.
 
     Attributes:
-        at: address of the op after which the split stands.
+        at: address of the op before which the split stands.
         depth: 1 cuts the segment into parts, 2 cuts parts, and so on.
     """
 

@@ -22,7 +22,7 @@ from planner.replay.flow import Flow, Key
 from planner.replay.record import finish_record, tensors_in, write_record
 from planner.replay.traits import traits_of
 from planner.replay.units import UnitNames
-from planner.replay.writer import all_on_tape
+from planner.replay.writer import all_on_tape, without_graph
 
 _in_backward = torch._C._current_graph_task_id
 
@@ -178,11 +178,7 @@ class StepRecorder(TorchDispatchMode):
             pack.life = lives.see(tensor)
             self.recording.life_of_slot.setdefault(arg.slot, pack.life)
             self.recording.packs.append(pack)
-            if self.give_up and not tensor.is_leaf:
-                return None
-        elif self.give_up:
-            return None
-        return tensor, pack
+        return None if self.give_up else (without_graph(tensor), pack)
 
     def _unpack(self, packed: Any) -> torch.Tensor:
         if self.give_up:

@@ -140,9 +140,10 @@ class SegmentState:
             self.done.add(number)
             self.play(group, program.records, env, self)
         for key in group.makes:
-            self.memo[key] = env[key]
-            if keep_graph:
-                self.served[key] = 0
+            if self.left.get(key, 0) > 0 or self.cell_uses.get(key, 0) > 0:
+                self.memo[key] = env[key]
+                if keep_graph:
+                    self.served[key] = 0
 
     def release(self, key: Key) -> None:
         """One group is done with a source or a cell of another group."""

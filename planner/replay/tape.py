@@ -23,7 +23,7 @@ from planner.replay.slicing import slice_segment
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
 from planner.replay.state import Handle, SegmentState
 from planner.replay.traits import traits_of
-from planner.replay.writer import TapeWriter, all_on_tape, generator_used, passthrough
+from planner.replay.writer import TapeWriter, all_on_tape, generator_used, kept, passthrough
 
 _NUMBERS = (int, float)
 
@@ -268,7 +268,7 @@ class Tape(TapeWriter):
     def pack(self, tensor: torch.Tensor) -> Any:
         """Decide the fate of a tensor that autograd saves: a handle, or (tensor, version)."""
         if self.paused:
-            return (tensor, tensor._version)
+            return kept(tensor)
         while (program := self.program) is not None:
             packed = self.packed
             if packed < len(program.packs):
@@ -281,7 +281,7 @@ class Tape(TapeWriter):
         return self.record_pack(tensor)
 
     def _fate(self, pack: Pack, tensor: torch.Tensor) -> Any:
-        return self.give_up(pack.arg, tensor) if pack.dropped else (tensor, tensor._version)
+        return self.give_up(pack.arg, tensor) if pack.dropped else kept(tensor)
 
     def _same_pack(self, pack: Pack, tensor: torch.Tensor) -> bool:
         if not pack.dropped and not pack.arg.first:

@@ -121,7 +121,7 @@ class TapeWriter(TorchDispatchMode):
     def record_pack(self, tensor: torch.Tensor) -> Any:
         """Decide the fate of a tensor that autograd saves, and write it down."""
         if not on_tape(tensor):
-            return (tensor, tensor._version)
+            return kept(tensor)
         slots = len(self.flow.base)
         arg = self.flow.read(tensor)
         dropped = (
@@ -131,7 +131,7 @@ class TapeWriter(TorchDispatchMode):
             and not self.flow.external[arg.slot]
         )
         self.packs.append(Pack(len(self.records), arg, dropped, slots))
-        return self.give_up(arg, tensor) if dropped else (tensor, tensor._version)
+        return self.give_up(arg, tensor) if dropped else kept(tensor)
 
     def give_up(self, arg: Arg, tensor: torch.Tensor) -> Handle:
         """Return what stands for a tensor in autograd's graph."""
@@ -211,6 +211,22 @@ class TapeWriter(TorchDispatchMode):
             if (depth := self.recipe.cut_depths.get(record.address, 0))
         )
         return compile_program(self.records, self.packs, frozenset(held), cuts)
+
+
+def without_graph(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an alias without a graph, with the same version counter.
+
+    A node that held its own output with the graph would keep itself alive for good.
+    """
+    if tensor.grad_fn is None:
+        return tensor
+    with torch._C._DisableTorchDispatch():
+        return tensor.detach()
+
+
+def kept(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return what a tensor that stays is packed as: an alias, and its version now."""
+    return without_graph(tensor), tensor._version
 
 
 def on_tape(tensor: torch.Tensor) -> bool:
