@@ -122,9 +122,14 @@ def search_plan(situation: Situation, setup: Setup) -> planner.Plan:
         found = plan_for(budget_of(situation))
     except planner.InfeasibleBudgetError as error:
         assert not must_meet, f"this budget can be met: {error}"
-        return plan_for(f"{error.min_peak_bytes}B")
-    assert situation.feasible, f"no plan can meet this budget: {found}"
-    return found
+        smallest = f"{error.min_peak_bytes}B"
+    else:
+        assert situation.feasible, f"no plan can meet this budget: {found}"
+        return found
+    try:
+        return plan_for(smallest)
+    except planner.InfeasibleBudgetError as error:
+        raise AssertionError(f"{smallest} was promised to be reachable: {error}") from error
 
 
 @over(*ALL)
