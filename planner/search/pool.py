@@ -7,7 +7,7 @@ depend on the budget asked for, so that a larger budget never sees fewer candida
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.graph.model import Graph
 from planner.graph.simulate import simulate
@@ -37,10 +37,22 @@ class Pool:
         self.seen: dict[tuple[Span, ...], Candidate | None] = {}
 
     def add(self, spans: tuple[Span, ...], solver: str) -> Candidate | None:
-        """Simulate spans and keep them; None when the engine could not run them."""
+        """Simulate spans and keep them; None when the engine could not run them.
+
+        The last algorithm that proposes the same spans gives its name.
+        """
+        known = self.seen.get(spans)
         if spans not in self.seen:
             self.seen[spans] = self._simulated(spans, solver)
+        elif known is not None:
+            self.seen[spans] = replace(known, solver=solver)
         return self.seen[spans]
+
+    def copy(self) -> Pool:
+        """Return a pool with the same candidates, to add to."""
+        other = Pool(self.graph)
+        other.seen = dict(self.seen)
+        return other
 
     def best(self, budget_bytes: int) -> Candidate | None:
         """Return the cheapest candidate within the budget."""
@@ -63,7 +75,9 @@ class Pool:
 Propose = Callable[[int], "tuple[Span, ...] | None"]
 
 
-def settle(pool: Pool, propose: Propose, solver: str, budget_bytes: int, rounds: int = 8) -> None:
+def settle(
+    pool: Pool, propose: Propose, solver: str, budget_bytes: int, rounds: int = 8
+) -> Candidate | None:
     """Ask an algorithm for a plan and tighten its budget until the simulated peak fits.
 
     Args:
@@ -72,17 +86,22 @@ def settle(pool: Pool, propose: Propose, solver: str, budget_bytes: int, rounds:
         solver: its name.
         budget_bytes: the true budget.
         rounds: most attempts.
+
+    Returns:
+        The first candidate that fits, or None.
     """
-    target, low = budget_bytes, 0
+    target, infeasible = budget_bytes, -1
     for _ in range(rounds):
         spans = propose(target)
-        candidate = None if spans is None else pool.add(spans, solver)
         if spans is None:
-            low = max(low, target)
-        elif candidate is not None and candidate.peak_bytes <= budget_bytes:
-            return
-        over = candidate.peak_bytes - budget_bytes if candidate is not None else 0
-        step = max(over, 1) if spans is not None else 0
-        target = target - step if step else (target + budget_bytes) // 2
-        if target <= low:
-            return
+            if target >= budget_bytes:
+                return None
+            infeasible = max(infeasible, target)
+            target = (target + budget_bytes) // 2
+            continue
+        candidate = pool.add(spans, solver)
+        if candidate is not None and candidate.peak_bytes <= budget_bytes:
+            return candidate
+        over = 1 if candidate is None else candidate.peak_bytes - budget_bytes
+        target = max(target - over, infeasible + 1)
+    return None

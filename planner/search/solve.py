@@ -11,16 +11,18 @@ from planner.graph.model import Graph
 from planner.graph.span import Span
 from planner.search.blocks import split
 from planner.search.bound import LowerBound
+from planner.search.chain import ChainResult
 from planner.search.holders import holders
 from planner.search.menu import Menu
+from planner.search.milp import solve_milp
 from planner.search.pins import Wishes, wishes
 from planner.search.pool import Candidate, Pool, settle
 from planner.search.result import SearchResult
 
 METHODS = ("auto", "dp", "milp")
 _RUNGS = 12
-_ROUNDING = 1e-5
-"""A gap that a solver's tolerance explains."""
+_ROUNDING = 1e-3
+"""A gap below what measured op times can tell apart; counts as none."""
 
 
 def search(
@@ -113,11 +115,13 @@ class _Planner:
         return ("optimal", 0.0) if gap <= _ROUNDING else ("feasible", round(gap, 4))
 
     def _best(self, budget_bytes: int, method: str) -> Candidate:
-        mine = Pool(self.graph)
-        mine.seen = {k: c for k, c in self.pool.seen.items()}
+        mine = self.pool.copy()
         plain = mine.seen.get(())
         if plain is None or plain.peak_bytes > budget_bytes:
-            settle(mine, self._propose, "dp", budget_bytes)
+            if method == "milp":
+                settle(mine, self._propose_milp, "milp", budget_bytes, rounds=2)
+            else:
+                settle(mine, self._propose, "dp", budget_bytes)
         best = mine.best(budget_bytes)
         assert best is not None, "the floor fits every budget that gets here"
         return best
@@ -132,6 +136,18 @@ class _Planner:
         if not all(agree):
             for rung in range(1, _RUNGS):
                 self._adds(low + (high - low) * rung // _RUNGS)
+            self._descend()
+
+    def _descend(self) -> None:
+        """Look for a lower floor where the algorithm mispredicts: halve towards its own floor."""
+        low = self.lowest_target
+        for _ in range(_RUNGS):
+            high = self.pool.lowest().peak_bytes
+            if high - low <= max(1, high // 1000):
+                return
+            middle = (low + high) // 2
+            if settle(self.pool, self._propose, "dp", middle, rounds=4) is None:
+                low = middle
 
     def _adds(self, target_bytes: int) -> bool:
         """Add what is predicted to fit; return whether it does."""
@@ -140,7 +156,12 @@ class _Planner:
         return found is not None and found.peak_bytes <= target_bytes
 
     def _propose(self, budget_bytes: int) -> tuple[Span, ...] | None:
-        result = self.chain.solve(budget_bytes)
+        return self._spans(self.chain.solve(budget_bytes))
+
+    def _propose_milp(self, budget_bytes: int) -> tuple[Span, ...] | None:
+        return self._spans(solve_milp(self.chain, budget_bytes))
+
+    def _spans(self, result: ChainResult | None) -> tuple[Span, ...] | None:
         if result is None:
             return None
         return tuple(span for option in result.options for span in self.menu.spans(option))
