@@ -150,7 +150,7 @@ def _spaced(chosen: list[int], legal: list[int]) -> list[int]:
     """Of two minima with one op between them, drop the first; a row of such loses every other."""
     kept: list[int] = []
     dropped = False
-    for k, after in zip(chosen, [*chosen[1:], None], strict=True):
+    for k, after in zip(chosen, [*chosen[1:], None], strict=False):
         dropped = not dropped and after is not None and legal[after] - legal[k] <= 1
         if not dropped:
             kept.append(k)

@@ -90,13 +90,13 @@ def evaluate(problem: KeepProblem[K], keep: frozenset[K]) -> Choice[K]:
 
 
 def hull(problem: KeepProblem[K], most: int = 32) -> list[Choice[K]]:
-    """Return the corners of the lower hull, from all kept (no replay) to the fewest bytes kept.
+    """Return the corners of the lower hull, from the least replay to the fewest bytes kept.
 
     Args:
         problem: the segment.
         most: stop refining after this many cuts; the result is then a subset of the corners.
     """
-    everything = evaluate(problem, problem.wanted - problem.banned)
+    everything = cheapest(problem, 1 + sum(problem.size_bytes.values()), 1)
     least = cheapest(problem, 1, 1 + sum(problem.cost_ns))
     corners = {everything.kept_bytes: everything}
     if least.kept_bytes < everything.kept_bytes:
