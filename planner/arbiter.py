@@ -74,15 +74,21 @@ def settle(
         UnknownUnitError: a pin names no unit.
     """
     graph = Graph.of(profile)
+    try:
+        return _settle(step, profile, graph, budget_bytes, method, pins)
+    except InfeasibleBudgetError as error:
+        raise _reached(step, profile, graph, error, method, pins) from None
+
+
+def _settle(
+    step: Step, profile: Profile, graph: Graph, budget_bytes: int, method: str, pins: Pins
+) -> Plan:
     exclusions: list[Exclusion] = []
-    target, lowest = budget_bytes, None
+    target = budget_bytes
     for _ in range(ROUNDS):
-        try:
-            plan = from_profile(
-                profile, target, method=method, pins=pins, exclusions=exclusions, graph=graph
-            )
-        except InfeasibleBudgetError as error:
-            raise _infeasible(error, budget_bytes, target, lowest) from None
+        plan = from_profile(
+            profile, target, method=method, pins=pins, exclusions=exclusions, graph=graph
+        )
         plan = replace(plan, budget_bytes=budget_bytes)
         found = probe(step, plan, {e.unit for e in exclusions}) if plan.segments else None
         if found is not None:
@@ -91,7 +97,6 @@ def settle(
         measured = _measured(step, plan) if plan.segments else profile.plain_peak_bytes
         if measured <= budget_bytes:
             return replace(plan, measured_peak_bytes=measured)
-        lowest = measured if lowest is None else min(lowest, measured)
         target -= measured - budget_bytes
     raise PlannerError(
         f"no plan for this {profile.model_class} held what it promised in {ROUNDS} rounds",
@@ -101,15 +106,27 @@ def settle(
     )
 
 
-def _infeasible(
-    error: InfeasibleBudgetError, budget_bytes: int, target: int, lowest: int | None
+def _reached(
+    step: Step,
+    profile: Profile,
+    graph: Graph,
+    error: InfeasibleBudgetError,
+    method: str,
+    pins: Pins,
 ) -> InfeasibleBudgetError:
-    """The same error in the user's numbers, when the search had been tightened."""
-    if target == budget_bytes:
-        return error
-    floor = max(error.min_peak_bytes + budget_bytes - target, lowest or 0)
+    """The same error with a smallest peak that was reached by running, not only predicted."""
+    budget_bytes, lowest = error.budget_bytes, max(error.min_peak_bytes, error.budget_bytes + 1)
+    for _ in range(ROUNDS):
+        try:
+            _settle(step, profile, graph, lowest, method, pins)
+        except InfeasibleBudgetError as again:
+            lowest = max(again.min_peak_bytes, lowest + lowest // 100)
+        else:
+            break
+    else:
+        lowest = profile.plain_peak_bytes
     return InfeasibleBudgetError(
-        budget_bytes=budget_bytes, min_peak_bytes=floor, holders=error.holders
+        budget_bytes=budget_bytes, min_peak_bytes=lowest, holders=error.holders
     )
 
 

@@ -198,6 +198,7 @@ class SegmentState:
     ) -> None:
         """Run a group's steps on `env` (value -> base tensor), freeing as it goes."""
 
+        borrowed = {*group.sources, *group.cells} if releasing is not None else ()
         for step in group.steps:
             record = records[step.op]
             for key in step.copies:
@@ -226,7 +227,7 @@ class SegmentState:
             del out
             for key in step.frees:
                 env.pop(key, None)
-                if releasing is not None:
+                if releasing is not None and key in borrowed:
                     releasing.release(key)
         self.counter[0] += len(group.steps)
 

@@ -17,6 +17,10 @@ from planner.graph.model import Graph
 from planner.search.pins import Wishes
 
 MOST_BLOCKS = 4_000
+MOST_DENSE = 40
+"""Up to so many legal positions, each is a block edge."""
+MOST_EDGES = 24
+"""Up to so many block edges, edges one op apart both stay."""
 _PERSISTENT = frozenset({"parameter", "buffer", "input", "optimizer", "gradient"})
 
 
@@ -113,20 +117,23 @@ def _last_uses(graph: Graph) -> dict[int, int]:
 
 
 def _edges(graph: Graph) -> list[int]:
-    """Boundaries: local minima of what crosses, and both ends of the root call."""
+    """Block edges: all legal positions if there are few, else those where little crosses."""
     legal = [p for p in graph.legal_positions if p <= graph.n_ops]
-    if len(legal) < 2:
-        return []
+    if len(legal) <= MOST_DENSE:
+        return legal if len(legal) > 1 else []
     saved, unsaved = crossing_bytes(graph)
     weight = [int(saved[p] + 2 * unsaved[p]) for p in legal]
-    chosen = [
-        k
-        for k in range(1, len(legal) - 1)
-        if weight[k] <= min(_other(weight, k, -1), _other(weight, k, 1))
-    ]
-    chosen = _spaced(_prominent(chosen, weight), legal)
+    inner = range(1, len(legal) - 1)
+    chosen = _prominent([k for k in inner if _is_low(weight, k)], weight)
+    if len(chosen) > MOST_EDGES:
+        chosen = _spaced(graph, chosen, legal)
     step = 1 + len(chosen) // MOST_BLOCKS
     return [legal[0], *(legal[k] for k in chosen[::step]), legal[-1]]
+
+
+def _is_low(weight: list[int], k: int) -> bool:
+    """No more crosses than where something else crosses, on both sides."""
+    return weight[k] <= min(_other(weight, k, -1), _other(weight, k, 1))
 
 
 def _other(weight: list[int], at: int, way: int) -> int:
@@ -146,14 +153,19 @@ def _prominent(chosen: list[int], weight: list[int]) -> list[int]:
     ]
 
 
-def _spaced(chosen: list[int], legal: list[int]) -> list[int]:
-    """Of two minima with one op between them, drop the first; a row of such loses every other."""
+def _spaced(graph: Graph, chosen: list[int], legal: list[int]) -> list[int]:
+    """Of two minima with one op between them, keep the one whose crossing value costs more time.
+
+    What crosses a block edge stays, unless blocks are joined; it had better be worth it.
+    """
+    ops = graph.profile.ops
     kept: list[int] = []
-    dropped = False
-    for k, after in zip(chosen, [*chosen[1:], None], strict=False):
-        dropped = not dropped and after is not None and legal[after] - legal[k] <= 1
-        if not dropped:
+    for k in chosen:
+        before = kept[-1] if kept else None
+        if before is None or legal[k] - legal[before] > 1:
             kept.append(k)
+        elif ops[legal[k] - 1].time_ns > ops[legal[before] - 1].time_ns:
+            kept[-1] = k
     return kept
 
 

@@ -30,6 +30,7 @@ WORK_OPS = 30_000
 WORK_PASSES = 16
 """Ops played in all while options are measured: so many, about half a second, and so many times
 the ops of one forward. They decide how many run lengths there are."""
+_RUN_OPS = 20  # what measuring a run costs besides its ops
 _DENSITIES = ((24, 1.15), (16, 1.2), (8, 1.25), (6, 1.4), (4, 1.5), (4, 2.0), (2, 2.0), (2, 3.0))
 """All lengths up to the first number, then growing by the second."""
 
@@ -192,5 +193,6 @@ def _work(blocks: Blocks, lengths: list[int]) -> int:
     for length in lengths:
         passes = 1 + sum(2**levels <= length for levels in range(1, MOST_LEVELS + 1))
         for first in range(len(kinds) - length + 1):
-            sizes[kinds[first : first + length]] = (edges[first + length] - edges[first]) * passes
+            ops = edges[first + length] - edges[first] + _RUN_OPS
+            sizes[kinds[first : first + length]] = ops * passes
     return sum(sizes.values())
