@@ -104,7 +104,9 @@ def test_cuts_need_no_more_room_than_no_cuts(sizes: list[int], levels: int) -> N
     assert room(sizes, cuts, 0, len(sizes), 1, levels) <= sum(sizes)
 
 
-def room(sizes: list[int], cuts: list[tuple[int, int]], a: int, b: int, depth: int, top: int) -> int:
+def room(
+    sizes: list[int], cuts: list[tuple[int, int]], a: int, b: int, depth: int, top: int
+) -> int:
     """Most bytes live in a replay of blocks [a, b): cut values so far plus the part at hand."""
     if depth > top:
         return sum(sizes[a:b])
