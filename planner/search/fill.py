@@ -36,6 +36,8 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
 
     None when there is none, or none was found in time.
     """
+    if not problem.wanted:
+        return evaluate(problem, frozenset())
     model = _Model(problem)
     with quiet_stdout():
         result = milp(
@@ -59,6 +61,8 @@ def least_ns(problem: KeepProblem[K], limit_bytes: int) -> float | None:
 
     None when HiGHS finds no bound; infinity when no choice keeps so little.
     """
+    if not problem.wanted:
+        return 0.0
     model = _Model(problem)
     with quiet_stdout():
         result = linprog(

@@ -117,14 +117,15 @@ class _Planner:
     def _best(self, budget_bytes: int, method: str) -> Candidate:
         mine = self.pool.copy()
         plain = mine.seen.get(())
+        asked = None
         if plain is None or plain.peak_bytes > budget_bytes:
             if method == "milp":
-                settle(mine, self._propose_milp, "milp", budget_bytes, rounds=2)
+                asked = settle(mine, self._propose_milp, "milp", budget_bytes, rounds=2)
             else:
-                settle(mine, self._propose, "dp", budget_bytes)
+                asked = settle(mine, self._propose, "dp", budget_bytes)
         best = mine.best(budget_bytes)
         assert best is not None, "the floor fits every budget that gets here"
-        return best
+        return best if asked is None or best.overhead_ns < asked.overhead_ns else asked
 
     def _climb(self) -> None:
         """Fill the pool from a ladder of budgets between the floor and the plain peak.
