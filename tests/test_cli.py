@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import planner
 from planner.cli import main
+from planner.cli.console import Console
 
 MODEL_FILE = """
 import torch
@@ -267,3 +269,22 @@ def test_the_demo_shows_before_and_after(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_demo_says_when_its_budget_cannot_be_met(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--budget", "1MB"]) == 1
     assert "smallest reachable peak" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "quiet", "shown"),
+    [(Terminal(), False, True), (Terminal(), True, False), (io.StringIO(), False, False)],
+    ids=["terminal", "quiet", "no terminal"],
+)
+def test_stages_show_on_a_terminal_only(stream: io.StringIO, quiet: bool, shown: bool) -> None:
+    with Console(quiet=quiet, err=stream).stages(1) as stage:
+        stage("counting sheep")
+    assert ("counting sheep" in stream.getvalue()) is shown
+    assert bool(stream.getvalue()) is shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -58,12 +59,10 @@ class Console:
             nonlocal started
             bar.update(int(started))
             started = True
-            bar.set_description(name)
+            bar.set_description_str(name)
 
-        try:
+        with _ticking(bar):
             yield start
-        finally:
-            bar.close()
 
     def bar(self, total: int) -> Any:
         """Return a tqdm bar, silent when stderr is no terminal or the command is quiet."""
@@ -72,6 +71,27 @@ class Console:
         hidden = True if self.quiet else None  # None: tqdm looks whether it is a terminal
         layout = "{desc} |{bar}| {n_fmt}/{total_fmt} {elapsed}"
         return tqdm(total=total, file=self.err, disable=hidden, leave=False, bar_format=layout)
+
+
+@contextmanager
+def _ticking(bar: Any) -> Iterator[None]:
+    """Draw a bar every second, so that a long stage shows the time go by; close it at the end."""
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(1.0):
+            bar.refresh()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    if not bar.disable:
+        ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if ticker.is_alive():
+            ticker.join()
+        bar.close()
 
 
 def _line(text: str) -> str:
