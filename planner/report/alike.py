@@ -1,0 +1,50 @@
+"""Rows that differ only in a layer's number, shown as one. Called by the reports.
+
+A model repeats its blocks, so what is said of one is mostly said of all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_LAYER = re.compile(r"(?<![^.])\d+(?![^.])")  # a number that is a whole part of a dotted name
+
+
+def collapse(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Join rows that are equal but for the first layer number in their first cell.
+
+    >>> collapse([("h.0.mlp", "x"), ("h.1.mlp", "x"), ("h.2.mlp", "y"), ("h.4.mlp", "x")])
+    [('h.{0-1,4}.mlp', 'x'), ('h.2.mlp', 'y')]
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, *rest in rows:
+        groups.setdefault((_shape(name), *rest), []).append(name)
+    return [(_joined(names), *key[1:]) for key, names in groups.items()]
+
+
+def _shape(name: str) -> str:
+    return _LAYER.sub("{}", name, count=1)
+
+
+def _joined(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    found = [_LAYER.search(name) for name in names]
+    numbers = sorted({int(match[0]) for match in found if match})
+    return _shape(names[0]).replace("{}", "{" + ranges(numbers) + "}", 1) if numbers else names[0]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as ranges.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2,5,7-8'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
