@@ -19,13 +19,15 @@ from planner.replay.slicing import Group, slice_segment
 class Pack(NamedTuple):
     """One tensor that autograd packed: before op number `at`, this view; given up or not.
 
-    `slots` is the number of storages known before it.
+    `slots` is the number of storages known before it; `stays` tells that whatever comes in this
+    place stays with autograd, so that it need not be compared.
     """
 
     at: int
     arg: Arg
     dropped: bool
     slots: int
+    stays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Program:
         handles: how many packs gave up each value.
         replayed: numbers of ops that some group runs.
         draws: those of them that draw: they need the generator's state.
+        path: the records, each with whether a followed run must do more for it than run it and
+            note its one result.
         copied: op numbers before which an outside value is copied since the op overwrites it,
             with the values to copy.
     """
@@ -58,6 +62,7 @@ class Program:
     replayed: frozenset[int]
     draws: frozenset[int]
     copied: dict[int, tuple[Key, ...]]
+    path: tuple[tuple[OpRecord, bool], ...]
 
     @property
     def drops(self) -> bool:
@@ -84,6 +89,8 @@ def compile_program(
     slices = slice_segment([r.flow_op() for r in records], handles, held, cuts)
     replayed = frozenset(step.op for group in slices.groups for step in group.steps)
     sources = slices.sources
+    draws = frozenset(number for number in replayed if records[number].random)
+    copied = _copies(records, frozenset(sources))
     return Program(
         tuple(records),
         tuple(packs),
@@ -94,9 +101,15 @@ def compile_program(
         _count(key for group in slices.groups for key in group.cells),
         handles,
         replayed,
-        frozenset(number for number in replayed if records[number].random),
-        _copies(records, frozenset(sources)),
+        draws,
+        copied,
+        tuple((r, _is_busy(r) or n in draws or n in copied) for n, r in enumerate(records)),
     )
+
+
+def _is_busy(record: OpRecord) -> bool:
+    one_result = record.makes and len(record.outs) == 1 and not record.many_outs
+    return not one_result or bool(record.outside_writes or record.keep)
 
 
 def _count(keys: object) -> dict[Key, int]:

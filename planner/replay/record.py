@@ -57,6 +57,7 @@ class OpRecord:
         slots: number of storages known before the op.
         again: (func, args, kwargs) to run at replay where it is not the op itself.
         call: the op's entry point without the overload's Python layer.
+        many_outs: returns a tuple or list rather than one tensor.
         plain: the arguments are tensors and constants only, and nothing is drawn.
     """
 
@@ -71,6 +72,7 @@ class OpRecord:
         "keep",
         "kwargs",
         "makes",
+        "many_outs",
         "opaque",
         "outs",
         "outside_writes",
@@ -99,6 +101,7 @@ class OpRecord:
     again: tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]] | None
     call: Any
     plain: bool
+    many_outs: bool
 
     def flow_op(self) -> FlowOp[Key]:
         """The op as pure data flow."""
@@ -190,7 +193,7 @@ def blank_record(flow: Flow, func: Any) -> OpRecord:
     record.address = ""
     record.again = None
     record.call = getattr(func, "_op", func)
-    record.plain = False
+    record.plain = record.many_outs = False
     record.slots = len(flow.base)
     return record
 
@@ -216,6 +219,7 @@ def finish_record(
         if key is not None:
             makes.append(key)
     record.outs, record.makes = tuple(outs), tuple(makes)
+    record.many_outs = not isinstance(out, torch.Tensor)
     record.device = device or (written[0].device if written else torch.device("cpu"))
     if traits.blank and isinstance(out, torch.Tensor):
         options = (("dtype", out.dtype), ("device", out.device))

@@ -26,6 +26,7 @@ from planner.replay.traits import traits_of
 from planner.replay.writer import TapeWriter, all_on_tape, generator_used, kept, passthrough
 
 _NUMBERS = (int, float)
+_COMPARED = (int, float, bool, str, list)
 
 
 class Tape(TapeWriter):
@@ -45,8 +46,7 @@ class Tape(TapeWriter):
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
         self.program = recipe.programs[0] if recipe.programs else None
-        self.known = self.flow.known
-        self.base = self.flow.base
+        self.known, self.base, self.pins = self.flow.known, self.flow.base, self.flow.pins
         self.state.open_tape = self
         self.at = 0
         self.packed = 0
@@ -110,10 +110,18 @@ class Tape(TapeWriter):
             return func._op(*args, **kwargs) if kwargs else func._op(*args)
         while (program := self.program) is not None:
             at = self.at
-            if at < len(program.records):
-                record = program.records[at]
+            if at < len(program.path):
+                record, busy = program.path[at]
                 if record.func is func and self._same(record, types, args, kwargs):
-                    return self._follow(program, record, at, args, kwargs)
+                    if busy:
+                        return self._follow(program, record, at, args, kwargs)
+                    out = record.call(*args, **kwargs) if kwargs else record.call(*args)
+                    self.at = at + 1
+                    pin = out.untyped_storage()._weak_ref()
+                    self.pins.append(pin)
+                    self.known[pin] = record.outs[0]
+                    self.base.append(0)
+                    return out
                 self.flow.roll_back(record.slots)
             self._diverge(func)
         return self.record(func, types, args, kwargs or {})
@@ -133,7 +141,7 @@ class Tape(TapeWriter):
             for slot, tensor in zip(outs, flat, strict=True):
                 if slot >= 0:
                     pin = tensor.untyped_storage()._weak_ref()
-                    self.flow.pins.append(pin)
+                    self.pins.append(pin)
                     self.known[pin] = slot
                     self.base.append(0)
         if record.outside_writes:
@@ -152,12 +160,14 @@ class Tape(TapeWriter):
     # -- comparing ----------------------------------------------------------------------------
 
     def _same(self, record: OpRecord, types: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-        if record.opaque:
-            return bool(types) or traits_of(record.func).opaque or not all_on_tape(args, kwargs)
+        if types or record.opaque:
+            return record.opaque and (
+                bool(types) or traits_of(record.func).opaque or not all_on_tape(args, kwargs)
+            )
         try:
-            return not types and self._same_op(record, args, kwargs)
-        except (RuntimeError, NotImplementedError):  # a tensor without storage or version
-            return False
+            return self._same_op(record, args, kwargs)
+        except (AttributeError, RuntimeError, NotImplementedError):
+            return False  # no tensor, or one without storage or version
 
     def _same_op(self, record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> bool:
         expected = record.args
@@ -166,9 +176,8 @@ class Tape(TapeWriter):
         odd = False
         known, base = self.known, self.base
         for wanted, got in zip(expected, args, strict=True):
-            if type(wanted) is Arg:
-                if not isinstance(got, torch.Tensor):
-                    return False
+            kind = type(wanted)
+            if kind is Arg:
                 slot = known.get(got.untyped_storage()._cdata)
                 if wanted[7]:
                     if not self._same_outside(wanted, got, slot):
@@ -181,23 +190,36 @@ class Tape(TapeWriter):
                     or got._version - base[slot] != wanted[6]
                 ):
                     return False
-            elif wanted is not got and not self._same_constant(wanted, got):
-                if type(wanted) is not type(got) or type(got) not in _NUMBERS:
+            elif wanted is not got and not (
+                kind is type(got) and kind in _COMPARED and wanted == got
+            ):
+                if self._same_constant(wanted, got):
+                    continue
+                if kind is not type(got) or kind not in _NUMBERS:
                     return False
                 odd = True
         if kwargs or record.kwargs:
-            if len(record.kwargs) != len(kwargs or ()):
+            same = self._same_keywords(record, kwargs or {})
+            if same is None:
                 return False
-            for (name, wanted), (other, got) in zip(record.kwargs, kwargs.items(), strict=True):
-                if name != other:
-                    return False
-                if not self._same_constant(wanted, got):
-                    if type(wanted) is not type(got) or type(got) not in _NUMBERS:
-                        return False
-                    odd = True
+            odd |= not same
         if odd:
             self._override(record, args, kwargs or {})
         return True
+
+    def _same_keywords(self, record: OpRecord, kwargs: dict[str, Any]) -> bool | None:
+        """True when equal, False when only numbers differ, None when different."""
+        if len(record.kwargs) != len(kwargs):
+            return None
+        same = True
+        for (name, wanted), (other, got) in zip(record.kwargs, kwargs.items(), strict=True):
+            if name != other:
+                return None
+            if not self._same_constant(wanted, got):
+                if type(wanted) is not type(got) or type(got) not in _NUMBERS:
+                    return None
+                same = False
+        return same
 
     def _same_constant(self, wanted: Any, got: Any) -> bool:
         if type(wanted) is Arg:
@@ -273,19 +295,14 @@ class Tape(TapeWriter):
             packed = self.packed
             if packed < len(program.packs):
                 pack = program.packs[packed]
-                if pack.at == self.at and self._same_pack(pack, tensor):
+                if pack.at == self.at and (pack.stays or self._same_pack(pack, tensor)):
                     self.packed = packed + 1
-                    return self._fate(pack, tensor)
+                    return self.give_up(pack.arg, tensor) if pack.dropped else kept(tensor)
                 self.flow.roll_back(pack.slots)
             self._diverge(None)
         return self.record_pack(tensor)
 
-    def _fate(self, pack: Pack, tensor: torch.Tensor) -> Any:
-        return self.give_up(pack.arg, tensor) if pack.dropped else kept(tensor)
-
     def _same_pack(self, pack: Pack, tensor: torch.Tensor) -> bool:
-        if not pack.dropped and not pack.arg.first:
-            return True  # whatever it is, it stays
         try:
             return type(tensor) in PLAIN and self._same_tensor(pack.arg, tensor)
         except (RuntimeError, NotImplementedError):

@@ -130,7 +130,8 @@ class TapeWriter(TorchDispatchMode):
             and arg.key not in self.wished
             and not self.flow.external[arg.slot]
         )
-        self.packs.append(Pack(len(self.records), arg, dropped, slots))
+        stays = not dropped and not arg.first
+        self.packs.append(Pack(len(self.records), arg, dropped, slots, stays))
         return self.give_up(arg, tensor) if dropped else kept(tensor)
 
     def give_up(self, arg: Arg, tensor: torch.Tensor) -> Handle:
