@@ -115,9 +115,10 @@ class Menu:
     def _measured(self, first: int, stop: int) -> Iterator[Template]:
         here = Range(self.graph, self.edges[first : stop + 1], self.wishes)
         frontier = stop - first <= FRONTIER_BLOCKS and here.stop - here.start <= FRONTIER_OPS
+        made_of_shorter = set(range(1, stop - first)) <= set(self.lengths)
         seen: set[tuple[Span, ...]] = set()
         for spans in here.proposals(frontier):
-            if spans in seen or (not spans and stop - first > 1):
+            if spans in seen or (made_of_shorter and not here.is_joined(spans)):
                 continue
             seen.add(spans)
             forward = Window(here.start, here.stop)

@@ -47,6 +47,13 @@ class Range:
             if len(self.edges) > 2 and 2**levels < len(self.edges):
                 yield with_cuts(everything, self._cuts(levels))
 
+    def is_joined(self, spans: tuple[Span, ...]) -> bool:
+        """Return whether some span crosses every inner edge.
+
+        Otherwise the proposal is made of proposals of shorter ranges.
+        """
+        return all(any(s.start < edge < s.stop for s in spans) for edge in self.edges[1:-1])
+
     def spans_of(self, choice: Choice[int]) -> tuple[Span, ...]:
         """Return the spans of a choice on this range's problem."""
         return self._spans(self.wanted - choice.keep, choice.keep)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from planner.graph.model import Graph
 from planner.graph.span import Span
@@ -22,7 +23,10 @@ def droppable(graph: Graph, start: int, stop: int, pinned: Collection[int] = ())
 
     All packs of the value's storage lie inside, a replayable op made each packed version, nothing
     else holds it until backward, and none of its makers is in `pinned` (ops whose values stay).
+    A value that forward reads beyond (a skip connection) counts as kept by its reader, which may
+    have to be replayed from it.
     """
+    last_reads = _last_reads(graph)
     found: dict[int, list[int]] = {}
     barred: set[int] = set()
     for index in range(start, stop):
@@ -37,6 +41,7 @@ def droppable(graph: Graph, start: int, stop: int, pinned: Collection[int] = ())
                 index in pinned
                 or graph.overwritten_at(value) >= 0
                 or not graph.made_inside(value, start, stop)
+                or last_reads.get(storage, -1) >= stop
                 or _stays_anyway(graph, value)
             ):
                 barred.add(storage)
@@ -47,6 +52,21 @@ def droppable(graph: Graph, start: int, stop: int, pinned: Collection[int] = ())
         for value in values
         if graph.profile.storages[storage].bytes
     )
+
+
+_known_reads: WeakKeyDictionary[Graph, dict[int, int]] = WeakKeyDictionary()
+
+
+def _last_reads(graph: Graph) -> dict[int, int]:
+    """For each storage, the last op of the first root call that reads it."""
+    known = _known_reads.get(graph)
+    if known is None:
+        known = {}
+        for index in range(graph.legal_positions[-1] if graph.legal_positions else 0):
+            for value in graph.profile.ops[index].inputs:
+                known[graph.storage_of(value)] = index
+        _known_reads[graph] = known
+    return known
 
 
 def _stays_anyway(graph: Graph, value: int) -> bool:
