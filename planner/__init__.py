@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from planner.documents import Plan as Plan
     from planner.documents import Profile as Profile
     from planner.documents import load as load
+    from planner.documents.frontier import Frontier as Frontier
     from planner.errors import DocumentError as DocumentError
     from planner.errors import InfeasibleBudgetError as InfeasibleBudgetError
     from planner.errors import InvalidBudgetError as InvalidBudgetError
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
     from planner.errors import StalePlanError as StalePlanError
     from planner.errors import StepError as StepError
     from planner.errors import UnknownUnitError as UnknownUnitError
+    from planner.frontiers import sweep as sweep
     from planner.verifier import Verification as Verification
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DocumentError",
+    "Frontier",
     "InfeasibleBudgetError",
     "InvalidBudgetError",
     "InvalidInputsError",
@@ -57,6 +60,7 @@ __all__ = [
     "load",
     "plan",
     "profile",
+    "sweep",
     "verify",
 ]
 
@@ -64,6 +68,8 @@ _HOMES = {
     "planner.api": ("plan", "profile", "verify"),
     "planner.applier": ("apply",),
     "planner.documents": ("Plan", "Profile", "load"),
+    "planner.documents.frontier": ("Frontier",),
+    "planner.frontiers": ("sweep",),
     "planner.verifier": ("Verification",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

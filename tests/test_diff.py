@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from document_samples import MIB, PLAN, block_segment
@@ -104,6 +105,7 @@ def test_every_field_of_a_plan_is_compared() -> None:
         "floor_bytes": None, "solver": "x", "status": "manual", "gap": None,
         "measured_peak_bytes": 1, "segments": (), "exclusions": (), "pins": Pins(), "notes": (),
         "step": replace(PLAN.step, device="cuda"),
+        "units": (SimpleNamespace(units="h.*", count=2, fingerprint="x"),),
     }  # fmt: skip
     assert set(changed) == set(Plan.__dataclass_fields__)
     for name, value in changed.items():

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "verifier": {*BASE, "documents", "profiler", "applier", "report", "replay.audit"},
     "arbiter": {*BASE, "documents", "profiler", "graph", "search", "applier", "verifier"},
     "api": {*BASE, "documents", "profiler", "arbiter", "verifier"},
-    "cli": {*BASE, "documents", "report", "profiler", ""},
+    "frontiers": {*BASE, "documents", "graph", "search", "profiler", "api"},
+    "cli": {*BASE, "documents", "report", "profiler", "frontiers", ""},
     "__main__": {"cli"},
 }
 ROOMS = sorted(MAY_IMPORT)

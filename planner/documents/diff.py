@@ -85,7 +85,8 @@ class PlanDiff:
         before, after: the plans.
         units: units that changed fate, in forward order.
         numbers: peaks, budgets and overhead that changed.
-        others: everything else that changed: model, step, solver, exclusions, pins, notes.
+        others: everything else that changed: model, step, solver, exclusions, pins, notes, and
+            the model's structure unit by unit.
     """
 
     before: Plan
@@ -111,6 +112,7 @@ def compare(before: Plan, after: Plan) -> PlanDiff:
             *_changed(before, after, PROVENANCE),
             *_step(before.step, after.step),
             *_listed(before, after),
+            *_structure(before, after),
         ),
     )
 
@@ -223,3 +225,18 @@ def _lines(plan: Plan) -> tuple[list[str], ...]:
     pins = [f"save {u or '.'}" for u in plan.pins.save]
     pins += [f"recompute {u or '.'}" for u in plan.pins.recompute]
     return [f"{e.unit or '.'}: {e.reason}" for e in plan.exclusions], pins, list(plan.notes)
+
+
+def _structure(before: Plan, after: Plan) -> list[FieldChange]:
+    """Units of the model itself that were added, removed or changed."""
+    old, new = _prints(before), _prints(after)
+    return [
+        FieldChange(f"structure of {unit or '.'}", old.get(unit), new.get(unit))
+        for unit in _in_order(list(old), list(new))
+        if old.get(unit) != new.get(unit)
+    ]
+
+
+def _prints(plan: Plan) -> dict[str, str]:
+    prints = getattr(plan, "units", ())
+    return {p.units: f"{p.fingerprint} ({p.count} of them)" for p in prints}

@@ -1,0 +1,150 @@
+"""`Frontier`: the least overhead over the budget, and where it bends.
+
+Pure data. Made by `planner.sweep`, shown by `planner sweep`, reports and notebooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEAST_BEND = 1.5
+"""A curve that costs less than this much more below its knee than above has none worth naming."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """The cheapest plan found within one budget.
+
+    Attributes:
+        budget_bytes: the budget.
+        peak_bytes: predicted peak of the plan, at most the budget.
+        overhead_ratio: predicted added time over the plain step's time.
+        segments: number of segments of the plan.
+    """
+
+    budget_bytes: int
+    peak_bytes: int
+    overhead_ratio: float
+    segments: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a placement by hand would take.
+
+    Attributes:
+        name: ``plain``, ``every block``, ``best k of n``, ``uniform segments`` or ``sqrt``.
+        setting: the number behind it, e.g. ``k=3 of 12``; may be empty.
+        peak_bytes: its predicted peak.
+        overhead_ratio: its predicted added time over the plain step's time.
+    """
+
+    name: str
+    setting: str
+    peak_bytes: int
+    overhead_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """Where the frontier bends most.
+
+    Attributes:
+        peak_bytes: the peak at the bend.
+        overhead_ratio: the overhead at the bend.
+        below_per_mib: overhead added by each MiB less below it, on average to the floor.
+        above_per_mib: overhead added by each MiB less above it, on average from the plain peak.
+    """
+
+    peak_bytes: int
+    overhead_ratio: float
+    below_per_mib: float
+    above_per_mib: float
+
+    @property
+    def times_steeper(self) -> float:
+        """How many times more each MiB costs below than above."""
+        return self.below_per_mib / self.above_per_mib if self.above_per_mib > 0 else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """Least overhead over budget for one training step.
+
+    Attributes:
+        model_class: class name of the model.
+        plain_peak_bytes: most live bytes of the plain step.
+        floor_bytes: the smallest peak that was found reachable.
+        step_time_ns: time of the plain step.
+        points: by budget, smallest first; the overhead never rises.
+        baselines: placements by hand, for comparison.
+    """
+
+    model_class: str
+    plain_peak_bytes: int
+    floor_bytes: int
+    step_time_ns: int
+    points: tuple[FrontierPoint, ...]
+    baselines: tuple[Baseline, ...] = ()
+
+    def at(self, budget_bytes: int) -> FrontierPoint | None:
+        """Return the cheapest of the points whose peak is within a budget, or None."""
+        fit = [point for point in self.points if point.peak_bytes <= budget_bytes]
+        return min(fit, key=lambda p: (p.overhead_ratio, p.peak_bytes), default=None)
+
+    @property
+    def knee(self) -> Knee | None:
+        """Where it bends most, or None where it hardly bends."""
+        return find_knee(self.points)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the frontier as JSON-ready facts, in a fixed order."""
+        return {
+            "model_class": self.model_class,
+            "plain_peak_bytes": self.plain_peak_bytes,
+            "floor_bytes": self.floor_bytes,
+            "step_time_ns": self.step_time_ns,
+            "knee": None if self.knee is None else _fields(self.knee),
+            "points": [_fields(point) for point in self.points],
+            "baselines": [_fields(baseline) for baseline in self.baselines],
+        }
+
+    def __str__(self) -> str:
+        from planner.report.frontier_text import frontier_text
+
+        return frontier_text(self)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def find_knee(points: Sequence[FrontierPoint]) -> Knee | None:
+    """Return the point farthest below the line from the first point to the last.
+
+    Both axes are scaled to 1 first (Satopaa, Albrecht, Irwin and Raghavan 2011, "Finding a
+    'Kneedle' in a Haystack"). None for fewer than three points, or where the curve costs less than
+    `LEAST_BEND` times more below than above.
+    """
+    if len(points) < 3:
+        return None
+    low, high = points[0], points[-1]
+    width = high.peak_bytes - low.peak_bytes
+    height = low.overhead_ratio - high.overhead_ratio
+    if width <= 0 or height <= 0:
+        return None
+
+    def below_line(point: FrontierPoint) -> float:
+        across = (point.peak_bytes - low.peak_bytes) / width
+        return 1 - across - (point.overhead_ratio - high.overhead_ratio) / height
+
+    at = max(points[1:-1], key=below_line)
+    knee = Knee(at.peak_bytes, at.overhead_ratio, _slope(low, at), _slope(at, high))
+    return knee if below_line(at) > 0 and knee.times_steeper >= LEAST_BEND else None
+
+
+def _slope(low: FrontierPoint, high: FrontierPoint) -> float:
+    mib = (high.peak_bytes - low.peak_bytes) / 1024**2
+    return (low.overhead_ratio - high.overhead_ratio) / mib if mib > 0 else 0.0
