@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -13,7 +14,7 @@ from planner.arbiter import from_profile, settle
 from planner.documents import Pins, Plan, Profile
 from planner.errors import StalePlanError
 from planner.profiler.build import build_profile
-from planner.profiler.fingerprint import fingerprint
+from planner.profiler.fingerprint import fingerprint, unit_prints
 from planner.profiler.inputs import find_profile
 from planner.profiler.step import make_step
 from planner.units import parse_budget
@@ -100,8 +101,10 @@ def plan(
         found = build_profile(made)
     budget_bytes = budget.resolve(found.plain_peak_bytes)
     if given is not None:
-        return from_profile(found, budget_bytes, method=search, pins=pins)
-    return settle(made, found, budget_bytes, method=search, pins=pins)
+        chosen = from_profile(found, budget_bytes, method=search, pins=pins)
+    else:
+        chosen = settle(made, found, budget_bytes, method=search, pins=pins)
+    return replace(chosen, units=unit_prints(model))
 
 
 def verify(

@@ -168,7 +168,8 @@ def _replay_error(error: BaseException | None) -> ReplayError | None:
 
 def _culprit(plan: Plan, label: str, known: set[str]) -> str:
     """The unit of the segment with this label; the first one not excluded where it is unclear."""
-    units = [s.start.unit for s in plan.segments if s.start.unit == label.split(" .. ")[0]]
+    first = label.split(" .. ", maxsplit=1)[0]
+    units = [s.start.unit for s in plan.segments if s.start.unit == first]
     units += [s.start.unit for s in plan.segments]
     return next((unit for unit in units if unit not in known), units[0])
 

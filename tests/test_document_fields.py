@@ -46,7 +46,7 @@ BROKEN_PLANS: list[Broken] = [
     (("segments",), {}, "segments"),
     (("segments", 0), [], "segments[0]"),
     (("segments", 1, "start", "edge"), "inside", "segments[1].start.edge"),
-    (("segments", 1, "end", "call"), -1, "segments[1].end.call"),
+    (("segments", 1, "end", "call"), -2, "segments[1].end.call"),
     (("segments", 1, "end", "unit"), None, "segments[1].end.unit"),
     (("segments", 0, "runtime"), "magic", "segments[0].runtime"),
     (("segments", 0, "keep", 1), 7, "segments[0].keep[1]"),

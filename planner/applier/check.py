@@ -7,7 +7,10 @@ from torch import nn
 from planner.applier.gates import Gate
 from planner.documents import Plan
 from planner.errors import InvalidModelError, StalePlanError
-from planner.profiler.fingerprint import fingerprint
+from planner.profiler.fingerprint import changed_units, fingerprint
+
+_NAMED = 8
+"""Changed units named in a message; the error's `units` has them all."""
 
 
 def check_plan(model: nn.Module, plan: Plan) -> None:
@@ -35,11 +38,13 @@ def check_plan(model: nn.Module, plan: Plan) -> None:
     missing = tuple(dict.fromkeys(unit for unit in units if unit not in names))
     found = fingerprint(model)
     if missing or (plan.fingerprint and found != plan.fingerprint):
+        changed = changed_units(model, plan.units) if plan.units else missing
         raise StalePlanError(
-            f"the plan does not fit this {type(model).__name__}",
-            numbers=f"fingerprint {found} found, {plan.fingerprint or 'none'} in the plan",
-            cause="the model's structure changed since the plan was made"
-            + (f"; it has no unit {', '.join(missing)}" if missing else ""),
+            f"the plan does not fit this {type(model).__name__}"
+            + (f": changed units {', '.join(changed[:_NAMED])}" if changed else ""),
+            numbers=f"fingerprint {found} found, {plan.fingerprint or 'none'} in the plan; "
+            f"{len(changed)} changed units",
+            cause="the model's structure changed since the plan was made",
             fix="make the plan again: planner.plan(model, budget_mb=...)",
-            units=missing,
+            units=changed,
         )

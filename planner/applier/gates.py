@@ -26,6 +26,7 @@ class EnterGate(Gate):
     """Forward pre-hook of a unit at which a segment opens or closes."""
 
     def __call__(self, module: nn.Module, args: Any) -> None:
+        """Note the entry."""
         if not torch.compiler.is_compiling():
             self.runtime.entered(self.unit)
 
@@ -34,6 +35,7 @@ class ExitGate(Gate):
     """Forward hook of a unit at which a segment opens or closes."""
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Note the exit."""
         if not torch.compiler.is_compiling():
             self.runtime.left(self.unit)
 
@@ -42,6 +44,7 @@ class RootEnterGate(Gate):
     """Forward pre-hook of the model: a forward begins."""
 
     def __call__(self, module: nn.Module, args: Any) -> None:
+        """Note the begin."""
         if not torch.compiler.is_compiling():
             self.runtime.forward_begins(module)
 
@@ -50,6 +53,7 @@ class RootExitGate(Gate):
     """Forward hook of the model, called on errors too: a forward ends."""
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Note the end."""
         if not torch.compiler.is_compiling():
             self.runtime.forward_ends()
 
@@ -62,9 +66,7 @@ def install(model: nn.Module, runtime: Runtime) -> list[Any]:
     modules = dict(model.named_modules())
     handles: list[Any] = []
     try:
-        handles.append(
-            model.register_forward_pre_hook(RootEnterGate(runtime, ""), prepend=True)
-        )
+        handles.append(model.register_forward_pre_hook(RootEnterGate(runtime, ""), prepend=True))
         for unit, edge in runtime.edges():
             if edge == "enter":
                 hook = modules[unit].register_forward_pre_hook(EnterGate(runtime, unit))
@@ -73,9 +75,7 @@ def install(model: nn.Module, runtime: Runtime) -> list[Any]:
                     ExitGate(runtime, unit), always_call=True
                 )
             handles.append(hook)
-        handles.append(
-            model.register_forward_hook(RootExitGate(runtime, ""), always_call=True)
-        )
+        handles.append(model.register_forward_hook(RootExitGate(runtime, ""), always_call=True))
     except BaseException:
         for handle in handles:
             handle.remove()

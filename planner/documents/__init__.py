@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 
-from planner.documents.plan import Boundary, Cut, Pins, Plan, Segment
+from planner.documents.plan import Boundary, Cut, Pins, Plan, Segment, UnitPrint
 from planner.documents.profile import Op, Profile, SavedTensor, Storage, UnitCall, Value
 from planner.documents.step import SCHEMA_VERSION, Exclusion, StepInfo, TensorSpec
 
@@ -23,6 +23,7 @@ __all__ = [
     "Storage",
     "TensorSpec",
     "UnitCall",
+    "UnitPrint",
     "Value",
     "load",
 ]

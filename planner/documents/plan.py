@@ -23,6 +23,7 @@ __all__ = [
     "Segment",
     "StepInfo",
     "TensorSpec",
+    "UnitPrint",
 ]
 
 EDGES = ("enter", "exit")
@@ -36,7 +37,7 @@ class Boundary:
 
     Attributes:
         unit: qualified name; empty for the root.
-        call: the k-th call of the unit within its root call.
+        call: the k-th call of the unit within its root call; -1 for every call.
         edge: ``enter`` or ``exit``.
     """
 
@@ -98,6 +99,21 @@ class Pins:
     recompute: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class UnitPrint:
+    """The structure of one unit, or of several alike, so that a stale plan can name what changed.
+
+    Attributes:
+        units: qualified name; numbers in it written ``*`` where units are alike.
+        count: how many units of that name there are.
+        fingerprint: hash of the unit's own content.
+    """
+
+    units: str
+    count: int
+    fingerprint: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A recomputation plan for one model and one training step.
@@ -119,6 +135,7 @@ class Plan:
         exclusions: units left out, with reasons.
         pins: the user's wishes.
         notes: the user's remarks.
+        units: the model's structure, unit by unit; may be empty.
         schema_version: version of the file format.
     """
 
@@ -138,6 +155,7 @@ class Plan:
     exclusions: tuple[Exclusion, ...] = ()
     pins: Pins = Pins()
     notes: tuple[str, ...] = ()
+    units: tuple[UnitPrint, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:

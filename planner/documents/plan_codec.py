@@ -18,6 +18,7 @@ from planner.documents.plan import (
     Pins,
     Plan,
     Segment,
+    UnitPrint,
 )
 from planner.documents.reader import Node
 from planner.documents.step_codec import names, read_exclusions, read_step
@@ -43,11 +44,13 @@ _KEYS = (
     "exclusions",
     "pins",
     "notes",
+    "units",
 )
 _SEGMENT = names(Segment)
 _BOUNDARY = names(Boundary)
 _CUT = names(Cut)
 _PINS = names(Pins)
+_UNIT_PRINT = names(UnitPrint)
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -101,6 +104,7 @@ def read_plan(top: Node) -> Plan:
         exclusions=read_exclusions(at["exclusions"]),
         pins=_pins(at["pins"]),
         notes=at["notes"].texts(),
+        units=tuple(_unit_print(item) for item in at["units"].items()),
     )
 
 
@@ -121,7 +125,7 @@ def _segment(node: Node) -> Segment:
 
 def _boundary(node: Node) -> Boundary:
     at = node.record(_BOUNDARY)
-    return Boundary(at["unit"].text(), at["call"].integer(), at["edge"].choice(EDGES))
+    return Boundary(at["unit"].text(), at["call"].integer(-1), at["edge"].choice(EDGES))
 
 
 def _cut(node: Node) -> Cut:
@@ -132,3 +136,8 @@ def _cut(node: Node) -> Cut:
 def _pins(node: Node) -> Pins:
     at = node.record(_PINS)
     return Pins(at["save"].texts(), at["recompute"].texts())
+
+
+def _unit_print(node: Node) -> UnitPrint:
+    at = node.record(_UNIT_PRINT)
+    return UnitPrint(at["units"].text(), at["count"].integer(1), at["fingerprint"].text())

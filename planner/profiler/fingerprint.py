@@ -10,14 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from planner.documents import UnitPrint
+
 _DIGITS = 16  # 64 bits: two models that meet by chance are one in 10**19
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a qualified name
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
 
@@ -39,7 +42,39 @@ def unit_fingerprints(model: nn.Module) -> dict[str, str]:
     unit changes that unit's alone.
     """
     names = _Names(model)
-    return {name: _hash(_describe(module, names)) for name, module in model.named_modules()}
+    return {
+        name: _hash(_describe(module, names.seen_from(name)))
+        for name, module in model.named_modules()
+    }
+
+
+def unit_prints(model: nn.Module) -> tuple[UnitPrint, ...]:
+    """Return the model's structure as a plan stores it, units that are alike in one entry."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for name, mark in unit_fingerprints(model).items():
+        groups.setdefault(_NUMBER.sub("*", name), {}).setdefault(mark, []).append(name)
+    found = []
+    for pattern, marks in groups.items():
+        if len(marks) == 1:
+            ((mark, names),) = marks.items()
+            found.append(UnitPrint(pattern if len(names) > 1 else names[0], len(names), mark))
+        else:
+            found += [UnitPrint(n, 1, mark) for mark, names in marks.items() for n in names]
+    return tuple(found)
+
+
+def changed_units(model: nn.Module, prints: Sequence[UnitPrint]) -> tuple[str, ...]:
+    """Return the units of a model that differ from stored prints, that are new or that are gone."""
+    stored = {print_.units: print_ for print_ in prints}
+    left = {print_.units: print_.count for print_ in prints}
+    changed = []
+    for name, mark in unit_fingerprints(model).items():
+        key = name if name in stored else _NUMBER.sub("*", name)
+        if key not in stored or stored[key].fingerprint != mark:
+            changed.append(name or ".")
+        if key in left:
+            left[key] -= 1
+    return (*changed, *(f"{units or '.'} (gone)" for units, count in left.items() if count > 0))
 
 
 class _Names:
@@ -51,16 +86,23 @@ class _Names:
             id(thing): name for name, thing in (*model.named_modules(), *tensors)
         }
 
-    def of(self, thing: object) -> str:
-        return self._first.get(id(thing), "")
+    def seen_from(self, unit: str) -> Callable[[object], str]:
+        """Return how a unit names things: its own relative to itself, shared ones in full."""
+        prefix = f"{unit}." if unit else ""
+
+        def name_of(thing: object) -> str:
+            name = self._first.get(id(thing), "")
+            return name.removeprefix(prefix) if name.startswith(prefix) else f"/{name}"
+
+        return name_of
 
 
-def _describe(module: nn.Module, names: _Names) -> list[Any]:
+def _describe(module: nn.Module, name_of: Callable[[object], str]) -> list[Any]:
     return [
         type(module).__qualname__,
         _hyperparameters(module),
-        [[name, names.of(child)] for name, child in module._modules.items()],
-        [_tensor(name, tensor, names) for name, tensor in _own_tensors(module)],
+        [[name, name_of(child)] for name, child in module._modules.items()],
+        [_tensor(name, tensor, name_of) for name, tensor in _own_tensors(module)],
     ]
 
 
@@ -71,11 +113,11 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]
         yield name, None if name in module._non_persistent_buffers_set else buffer
 
 
-def _tensor(name: str, tensor: torch.Tensor | None, names: _Names) -> list[Any]:
+def _tensor(name: str, tensor: torch.Tensor | None, name_of: Callable[[object], str]) -> list[Any]:
     if tensor is None:
         return [name]
     shape = "uninitialised" if is_lazy(tensor) else list(tensor.shape)
-    return [name, names.of(tensor), shape, str(tensor.dtype), tensor.requires_grad]
+    return [name, name_of(tensor), shape, str(tensor.dtype), tensor.requires_grad]
 
 
 def _hyperparameters(module: nn.Module) -> str:

@@ -70,7 +70,7 @@ def synchronize(device: torch.device) -> None:
 def best_op_times(
     names: Sequence[str], times_ns: Sequence[int], runs: Sequence[OpTimer]
 ) -> list[int]:
-    """Return each op's least time over the recorded run and those timed runs that ran the same ops."""
+    """Return each op's least time over the recorded run and the timed runs of the same ops."""
     best = list(times_ns)
     for run in runs:
         if run.names == list(names):

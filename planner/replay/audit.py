@@ -44,9 +44,7 @@ def audit(
         if not wrong:
             return None
         second = _replay(state, program)
-        deterministic = all(
-            same_bits(first[key], second[key]) for key in wrong
-        )
+        deterministic = all(same_bits(first[key], second[key]) for key in wrong)
     maker = {
         key: number
         for number, record in enumerate(program.records)

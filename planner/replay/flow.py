@@ -146,7 +146,7 @@ class Flow:
     def _add(self, address: int, tensor: torch.Tensor, external: bool) -> int:
         slot = len(self.base)
         self.known[address] = slot
-        self.pins.append(tensor.untyped_storage()._weak_ref())  # PINNED IDENTITY
+        self.pins.append(pin(tensor))  # PINNED IDENTITY
         self.base.append(tensor._version if external else 0)
         self.bumps.append(0)
         self.version.append(0)
@@ -173,7 +173,7 @@ class Flow:
             self.version[slot],
             tuple(tensor.size()),
             tensor.stride(),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
             tensor.dtype,
             tensor._version - self.base[slot],
             first,
@@ -181,6 +181,12 @@ class Flow:
             bits,
             direct,
         )
+
+
+def pin(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's storage and keep it from being given to another one."""
+    address: Any = tensor.untyped_storage()._weak_ref()
+    return int(address)
 
 
 def _shape(tensor: torch.Tensor) -> tuple[object, ...]:

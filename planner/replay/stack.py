@@ -30,7 +30,7 @@ def remove_mode(mode: TorchDispatchMode) -> None:
     if mode not in _get_current_dispatch_mode_stack():
         return
     above = []
-    while (top := _get_current_dispatch_mode()) is not mode:
+    while (top := _get_current_dispatch_mode()) is not None and top is not mode:
         above.append(top)
         _pop_mode()
     mode.__exit__(None, None, None)

@@ -197,7 +197,6 @@ class SegmentState:
         releasing: SegmentState | None,
     ) -> None:
         """Run a group's steps on `env` (value -> base tensor), freeing as it goes."""
-
         borrowed = {*group.sources, *group.cells} if releasing is not None else ()
         for step in group.steps:
             record = records[step.op]
@@ -220,7 +219,8 @@ class SegmentState:
                 if record.makes:
                     env[record.makes[0]] = out
             else:
-                for slot, made in zip(record.outs, tensors_in(out), strict=True):
+                # Not strict: an op recorded under `no_grad` may return one more tensor now.
+                for slot, made in zip(record.outs, tensors_in(out), strict=False):
                     if slot >= 0:
                         env[slot, 0] = made
                         del made
@@ -273,8 +273,13 @@ def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: to
 
 @contextmanager
 def below_autograd() -> Iterator[None]:
-    """Run ops without autograd and without autocast: they already are what autocast made of them."""
+    """Run ops without autograd and without autocast: they already are what autocast made of them.
+
+    Some kernels ask whether gradients are on (oneDNN's LSTM fills its workspace only then), and
+    backward runs with them off.
+    """
     with (
+        torch.enable_grad(),
         torch._C._AutoDispatchBelowAutograd(),
         torch._C._ExcludeDispatchKeyGuard(_AUTOCAST),
     ):

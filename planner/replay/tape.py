@@ -117,7 +117,7 @@ class Tape(TapeWriter):
                         return self._follow(program, record, at, args, kwargs)
                     out = record.call(*args, **kwargs) if kwargs else record.call(*args)
                     self.at = at + 1
-                    pin = out.untyped_storage()._weak_ref()
+                    pin: Any = out.untyped_storage()._weak_ref()
                     self.pins.append(pin)
                     self.known[pin] = record.outs[0]
                     self.base.append(0)
@@ -140,7 +140,7 @@ class Tape(TapeWriter):
             flat = (out,) if type(out) is torch.Tensor else tensors_in(out)
             for slot, tensor in zip(outs, flat, strict=True):
                 if slot >= 0:
-                    pin = tensor.untyped_storage()._weak_ref()
+                    pin: Any = tensor.untyped_storage()._weak_ref()
                     self.pins.append(pin)
                     self.known[pin] = slot
                     self.base.append(0)
@@ -174,7 +174,8 @@ class Tape(TapeWriter):
         if len(expected) != len(args):
             return False
         odd = False
-        known, base = self.known, self.base
+        known: Any = self.known
+        base = self.base
         for wanted, got in zip(expected, args, strict=True):
             kind = type(wanted)
             if kind is Arg:
@@ -226,7 +227,8 @@ class Tape(TapeWriter):
             return isinstance(got, torch.Tensor) and self._same_tensor(wanted, got)
         if isinstance(wanted, Many):
             return (
-                type(got) is wanted.kind
+                isinstance(got, (list, tuple))
+                and type(got) is wanted.kind
                 and len(got) == len(wanted)
                 and all(self._same_constant(w, g) for w, g in zip(wanted, got, strict=True))
             )
@@ -267,7 +269,7 @@ class Tape(TapeWriter):
         if wanted.version == 0:
             if slot is not None:
                 return False
-            pin = got.untyped_storage()._weak_ref()
+            pin: Any = got.untyped_storage()._weak_ref()
             self.flow.pins.append(pin)
             self.known[pin] = wanted.slot
             self.base.append(got._version)
@@ -276,9 +278,7 @@ class Tape(TapeWriter):
         self.flow.outside[(wanted.slot, wanted.version)] = (got, got._version)
         return True
 
-    def _override(
-        self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _override(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Numbers that change from step to step (`x * self.alpha`) are taken from this step."""
         self.state.overrides[self.at] = (
             tuple(_number(w, g) for w, g in zip(record.args, args, strict=True)),
@@ -321,9 +321,7 @@ class Tape(TapeWriter):
                     self.program = other
                     return
         self.program = None
-        self.begin_recording(
-            list(program.records[: self.at]), list(program.packs[: self.packed])
-        )
+        self.begin_recording(list(program.records[: self.at]), list(program.packs[: self.packed]))
 
     def _continues(self, program: Program, other: Program, func: Any) -> bool:
         """Whether `other` shares the followed prefix and goes on with this op."""

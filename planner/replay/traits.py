@@ -35,7 +35,9 @@ _BLANK = frozenset(
     }
 )
 _ALIASES_UNDECLARED = frozenset({"aten::_unsafe_view", "aten::_reshape_alias"})
-_RELABELS = frozenset({"aten::_conj", "aten::_neg_view", "aten::view_as_real", "aten::view_as_complex"})
+_RELABELS = frozenset(
+    {"aten::_conj", "aten::_neg_view", "aten::view_as_real", "aten::view_as_complex"}
+)
 """Views that change what the bytes mean. A tape notes them, so that a followed run need not look
 at dtype and conjugate bits of every tensor (`aten::view.dtype` is noted for the same reason)."""
 _REWIRES = ("aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_")

@@ -31,6 +31,6 @@ class UnitNames:
             if frame.f_code is _CALL:
                 name = self._names.get(id(frame.f_locals["self"]))
                 if name is not None:
-                    return name
+                    return str(name)
             frame = frame.f_back  # type: ignore[assignment]
         return ""

@@ -231,10 +231,8 @@ def kept(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def on_tape(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one whose storage and version can be told: plain, strided, no inference."""
-    return (
-        type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_inference()
-    )
+    """Whether a tensor's storage and version can be told: plain, strided, no inference."""
+    return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_inference()
 
 
 def all_on_tape(args: Any, kwargs: Any) -> bool:
