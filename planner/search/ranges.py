@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from planner.graph.cost import REPLAY_OP_NS, TAPE_OP_NS
 from planner.graph.model import Graph
 from planner.graph.span import Span
+from planner.search.fill import fill
 from planner.search.frontier import Choice, KeepProblem, hull
 from planner.search.nested import nested_cuts
 from planner.search.pins import Wishes
@@ -15,6 +17,8 @@ from planner.search.spans import droppable, tight_spans, with_cuts
 
 MOST_LEVELS = 3
 """Deepest nesting of cuts; each level costs about one more forward of the range."""
+FAR_PARTS = 5
+"""Corners of a frontier are distant when more than this part of its width lies between."""
 MOST_CUTS = 14
 """Minimum cuts per frontier."""
 
@@ -39,13 +43,25 @@ class Range:
         if not self.wanted:
             return
         if frontier:
-            for choice in hull(self.problem(), MOST_CUTS):
+            for choice in self._choices():
                 yield self.spans_of(choice)
         everything = self._spans(self.wanted)
         yield everything
         for levels in range(1, MOST_LEVELS + 1):
             if len(self.edges) > 2 and 2**levels < len(self.edges):
                 yield with_cuts(everything, self._cuts(levels))
+
+    def _choices(self) -> Iterator[Choice[int]]:
+        """The corners of the frontier; in a single block, points between distant ones too."""
+        problem = self.problem()
+        corners = hull(problem, MOST_CUTS)
+        yield from corners
+        far = (corners[0].kept_bytes - corners[-1].kept_bytes) // FAR_PARTS
+        for left, right in pairwise(corners) if len(self.edges) == 2 else ():
+            if left.kept_bytes - right.kept_bytes > far:
+                between = fill(problem, (left.kept_bytes + right.kept_bytes) // 2)
+                if between is not None:
+                    yield between
 
     def is_joined(self, spans: tuple[Span, ...]) -> bool:
         """Return whether some span crosses every inner edge.
