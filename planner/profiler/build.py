@@ -7,7 +7,7 @@ afterwards everything is as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -43,15 +43,15 @@ def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> 
             run()
 
     with preserve(model, step.optimizer, step):
-        _clear_gradients(model)
+        clear_gradients(model)
         say("warm up")
         step.run()
-        _clear_gradients(model)
+        clear_gradients(model)
         say("record")
         plain: list[Recording] = []
-        fresh(lambda: plain.append(run_recorded(model, step.run, _tracked(step))))
+        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step))))
         say("natural lives")
-        fresh(lambda: plain.append(run_recorded(model, step.run, _tracked(step), give_up=True)))
+        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), give_up=True)))
         say("time")
         timers = [OpTimer(device) for _ in range(TIMED_RUNS)]
         for timer in timers:
@@ -59,7 +59,9 @@ def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> 
         steps_ns: list[int] = []
         for _ in range(TIMED_RUNS):
             fresh(lambda: steps_ns.append(time_run(step.run, device)))
-    return _to_profile(step, plain[0], plain[1], timers, min(steps_ns))
+    names = [op.name for op in plain[0].ops]
+    times = best_op_times(names, [op.time_ns for op in plain[0].ops], timers)
+    return to_profile(step, plain[0], plain[1], times, min(steps_ns))
 
 
 def _under(timer: OpTimer, step: Step) -> None:
@@ -67,13 +69,14 @@ def _under(timer: OpTimer, step: Step) -> None:
         step.run()
 
 
-def _clear_gradients(model: nn.Module) -> None:
+def clear_gradients(model: nn.Module) -> None:
+    """Begin without gradients."""
     for parameter in model.parameters():
         parameter.grad = None
 
 
-def _tracked(step: Step) -> dict[str, list[torch.Tensor]]:
-    """What is alive before the step, by category."""
+def tracked(step: Step) -> dict[str, list[torch.Tensor]]:
+    """Return what is alive before the step, by category."""
     model = step.model
     state = step.optimizer.state.values() if step.optimizer is not None else ()
     return {
@@ -85,10 +88,23 @@ def _tracked(step: Step) -> dict[str, list[torch.Tensor]]:
     }
 
 
-def _to_profile(
-    step: Step, plain: Recording, natural: Recording, timers: list[OpTimer], step_ns: int
+def to_profile(
+    step: Step,
+    plain: Recording,
+    natural: Recording,
+    times: Sequence[int],
+    step_ns: int,
+    measure: bool = True,
 ) -> Profile:
-    times = best_op_times([op.name for op in plain.ops], [op.time_ns for op in plain.ops], timers)
+    """Put two recordings, plain and with everything given up, together.
+
+    Args:
+        step: the step that was recorded.
+        plain, natural: the recordings.
+        times: of each op, in nanoseconds.
+        step_ns: of the whole step.
+        measure: run the step once more for its peak where recorded lives do not tell it exactly.
+    """
     ids = _value_ids(plain)
     ops = tuple(
         Op(
@@ -118,7 +134,7 @@ def _to_profile(
             for pack in plain.packs
             if pack.key in ids
         ),
-        plain_peak_bytes=_peak(step, storages, len(ops)),
+        plain_peak_bytes=_peak(step, storages, len(ops), measure),
         step_time_ns=step_ns,
         forward_time_ns=sum(op.time_ns for op in ops if op.phase == "forward"),
         excluded=_excluded(step.model),
@@ -137,9 +153,7 @@ def _value_ids(plain: Recording) -> dict[Key, int]:
 
 def _values(plain: Recording, ids: dict[Key, int]) -> tuple[Value, ...]:
     maker = {k: i for i, op in enumerate(plain.ops) if op.replayable for k in op.outputs}
-    return tuple(
-        Value(plain.life_of_slot[key[0]], key[1], maker.get(key, -1)) for key in ids
-    )
+    return tuple(Value(plain.life_of_slot[key[0]], key[1], maker.get(key, -1)) for key in ids)
 
 
 def _storages(plain: Recording, natural: Recording) -> tuple[Storage, ...]:
@@ -175,10 +189,10 @@ def _units(plain: Recording) -> tuple[UnitCall, ...]:
     )
 
 
-def _peak(step: Step, storages: tuple[Storage, ...], ops: int) -> int:
+def _peak(step: Step, storages: tuple[Storage, ...], ops: int, measure: bool) -> int:
     """The plain step's peak: from the recorded lives on the CPU, measured elsewhere."""
     device = model_device(step.model)
-    if device.type == "cuda":
+    if device.type == "cuda" and measure:
         with preserve(step.model, step.optimizer, step), meter_for(device) as meter:
             step.run()
             return meter.peak_bytes

@@ -19,8 +19,8 @@ from torch.utils.flop_counter import flop_registry
 from planner.profiler.lives import Lives
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.flow import Flow, Key
-from planner.replay.record import finish_record, tensors_in, write_record
-from planner.replay.traits import traits_of
+from planner.replay.record import OpRecord, finish_record, tensors_in, write_record
+from planner.replay.traits import Traits, traits_of
 from planner.replay.units import UnitNames
 from planner.replay.writer import all_on_tape, without_graph
 
@@ -131,13 +131,13 @@ class StepRecorder(TorchDispatchMode):
         lives.now = len(ops)
         for tensor in tensors_in((args, kwargs)):
             lives.see(tensor)
-        if backward or traits.opaque or not all_on_tape(args, kwargs):
+        if backward or traits.opaque or not self._on_tape((args, kwargs)):
             out = self._timed(op, func, args, kwargs)
             record = None
         else:
             record, written = write_record(self.flow, func, traits, args, kwargs)
             out = self._timed(op, func, args, kwargs)
-            finish_record(self.flow, record, traits, written, args, out)
+            self._finish(record, traits, written, args, out)
         for tensor in tensors_in(out):
             lives.see(tensor)
         if not backward:
@@ -146,6 +146,13 @@ class StepRecorder(TorchDispatchMode):
             self._flow(op, record, args, kwargs, out)
         ops.append(op)
         return out
+
+    def _on_tape(self, tree: Any) -> bool:
+        """Whether the flow of all tensors in here can be followed."""
+        return all_on_tape(tree, {})
+
+    def _finish(self, record: OpRecord, traits: Traits, written: Any, args: Any, out: Any) -> None:
+        finish_record(self.flow, record, traits, written, args, out)
 
     def _phase(self) -> str:
         return "other" if self.backward_seen and not self.calls.stack else "forward"
@@ -172,13 +179,16 @@ class StepRecorder(TorchDispatchMode):
     def _pack(self, tensor: torch.Tensor) -> Any:
         lives = self.recording.lives
         pack = RecordedPack(None, None, self.recording.position())
-        if _in_backward() == -1 and all_on_tape((tensor,), {}):
+        if _in_backward() == -1 and self._on_tape(tensor):
             arg = self.flow.read(tensor)
             pack.key = arg.key
             pack.life = lives.see(tensor)
             self.recording.life_of_slot.setdefault(arg.slot, pack.life)
             self.recording.packs.append(pack)
-        return None if self.give_up else (without_graph(tensor), pack)
+        return None if self.give_up else (self._held(tensor), pack)
+
+    def _held(self, tensor: torch.Tensor) -> torch.Tensor:
+        return without_graph(tensor)
 
     def _unpack(self, packed: Any) -> torch.Tensor:
         if self.give_up:
@@ -206,9 +216,10 @@ def run_recorded(
     run: Callable[[], object],
     tracked: dict[str, list[torch.Tensor]],
     give_up: bool = False,
+    recorder: StepRecorder | None = None,
 ) -> Recording:
     """Run a step once and return its recording; see `StepRecorder`."""
-    recorder = StepRecorder(model, give_up)
+    recorder = recorder or StepRecorder(model, give_up)
     with recorder.recording_step(tracked):
         run()
         for parameter in model.parameters():

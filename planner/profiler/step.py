@@ -49,6 +49,11 @@ class Step:
         self._user_step = step
         self._seen = _RootCalls()
 
+    def with_call(self, call: Call) -> Step:
+        """Return the same step on other arguments; a user's own step stays as it is."""
+        source = None if self._source is None else CallSource(lambda: call, fresh=False)
+        return Step(self.model, source, self._loss_fn, self._user_step, self.optimizer)
+
     @property
     def is_users_own(self) -> bool:
         """Whether `step=` was given, so that this object knows no inputs of its own."""

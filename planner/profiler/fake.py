@@ -1,0 +1,131 @@
+"""Profiles a step without running it: on tensors without memory, with times from a cost model.
+
+The step's Python runs as always; each op only computes shapes. Storages have their true sizes and
+live as long as in a real step, so the memory facts are those of the step itself, whatever its
+size. Torch picks kernels by device as it would for real tensors (the CPU's attention kernel for
+tensors that claim to be on the CPU), which plain meta tensors would not tell it.
+
+Called by `planner.api` for models on the meta device, for other devices than the model's, and
+where the plain step would need more memory than there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from planner.documents import Profile
+from planner.errors import PlannerError, StepError
+from planner.profiler.build import clear_gradients, to_profile, tracked
+from planner.profiler.cost_model import CostModel
+from planner.profiler.fakes import fake_step, untouched
+from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
+from planner.profiler.step import Step
+from planner.replay.flow import PLAIN
+from planner.replay.record import OpRecord, tensors_in
+from planner.replay.traits import Traits
+
+_NEEDS_CONTENT = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+
+def build_fake_profile(
+    step: Step,
+    costs: CostModel,
+    *,
+    device: torch.device | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Profile:
+    """Return the profile of a step that is not run: exact memory facts, estimated times.
+
+    Allocates memory for no tensor of the step. The model is left exactly as it was.
+
+    Args:
+        step: the training step; its model may be on the meta device.
+        costs: what an op would take.
+        device: where the step's tensors pretend to be; by default where they are, and the CPU for
+            meta tensors.
+        progress: called with the name of each run as it begins.
+
+    Raises:
+        StepError: the step raised, or needs the content of a tensor; the op is named.
+        InvalidModelError: it has tensors that cannot be fake.
+    """
+    say = progress or (lambda text: None)
+    found: list[Recording] = []
+    with explained(), fake_step(step, device) as fake:
+        say("warm up")
+        fake.run()
+        clear_gradients(fake.model)
+        for give_up in (False, True):
+            say("natural lives" if give_up else "record")
+            recorder = FakeRecorder(fake.model, costs, give_up)
+            with untouched(fake):
+                found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
+            clear_gradients(fake.model)
+        times = [op.time_ns for op in found[0].ops]
+        return to_profile(fake, found[0], found[1], times, sum(times), measure=False)
+
+
+class FakeRecorder(StepRecorder):
+    """A `StepRecorder` that follows fake tensors and asks a cost model for times."""
+
+    def __init__(self, model: nn.Module, costs: CostModel, give_up: bool = False) -> None:
+        super().__init__(model, give_up)
+        self.costs = costs
+
+    def _on_tape(self, tree: Any) -> bool:
+        return all(
+            type(t) in (FakeTensor, *PLAIN) and t.layout is torch.strided and not t.is_inference()
+            for t in tensors_in(tree)
+        )
+
+    def _finish(self, record: OpRecord, traits: Traits, written: Any, args: Any, out: Any) -> None:
+        super()._finish(record, traits, written, args, out)
+        made = (self.flow.made(t, traits.blank) for t in tensors_in(out))
+        record.makes = tuple(key for key in made if key is not None)
+
+    def _held(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.grad_fn is None else tensor.detach()  # below it is no fake
+
+    def _timed(self, op: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        flops = flops_of(func, args, kwargs, out)
+        op.time_ns = self.costs.time_ns(func, (args, kwargs), out, flops)
+        return out
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say which op needs more than shapes, where one does."""
+    try:
+        yield
+    except PlannerError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, _NEEDS_CONTENT):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        op = getattr(cause, "func", None) or cause
+        raise StepError(
+            f"the step cannot be profiled without running it: {op} needs the content of a tensor",
+            cause="a value computed from the data decides what the model does next, as in"
+            " `if mask.all()` or `x[mask]`",
+            fix="profile it where it runs, planner.profile(model, inputs=...) with a real model,"
+            " or take the branch out of the training step",
+        ) from error
