@@ -144,7 +144,16 @@ def test_equal_blocks_are_found_once() -> None:
     assert len(blocks) == len(blocks.kinds) == len(blocks.edges) - 1
     assert len(set(blocks.kinds)) < len(blocks) / 2
     assert blocks.kinds[4] == blocks.kinds[5]
-    assert split(Graph.of(StepBuilder().profile())).edges == ()
+
+
+def test_a_step_without_module_calls_is_left_alone() -> None:
+    step = StepBuilder()
+    step.op("aten.mul.Tensor", (step.outside(8, "input"),), (8,))
+    graph = Graph.of(step.profile())
+    peak = graph.profile.plain_peak_bytes
+    assert search(graph, peak).spans == floor(graph)[0] == ()
+    with pytest.raises(InfeasibleBudgetError):
+        search(graph, peak - 1)
 
 
 def test_a_long_model_is_planned_in_seconds() -> None:

@@ -120,7 +120,7 @@ def _edges(graph: Graph) -> list[int]:
     """Block edges: all legal positions if there are few, else those where little crosses."""
     legal = [p for p in graph.legal_positions if p <= graph.n_ops]
     if len(legal) <= MOST_DENSE:
-        return legal if len(legal) > 1 else []
+        return legal or [0]
     saved, unsaved = crossing_bytes(graph)
     weight = [int(saved[p] + 2 * unsaved[p]) for p in legal]
     inner = range(1, len(legal) - 1)

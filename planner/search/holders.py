@@ -28,12 +28,13 @@ def holders(graph: Graph, spans: Sequence[Span]) -> tuple[tuple[str, int], ...]:
             held[label] = held.get(label, 0) + size
     where = _unit_at(graph, result.peak_op)
     live = sum(held.values())
-    loss = _loss_bytes(graph, result.peak_op)
+    # What the plan gave up is not live; never count more than there is.
+    loss = min(_loss_bytes(graph, result.peak_op), result.peak_bytes - live)
     if loss:
         held["logits and loss"] = loss
     rest = result.peak_bytes - live - loss
     if rest > 0:
-        held[f"working set of {where}" if where else "working set and saved tensors"] = rest
+        held[f"working set of {where}" if where else "saved tensors"] = rest
     return tuple(sorted(held.items(), key=lambda row: (-row[1], row[0])))
 
 
@@ -55,13 +56,25 @@ def _name(profile: Profile, unit: int) -> str:
 
 
 def _loss_bytes(graph: Graph, op: int) -> int:
-    """Bytes live at an op that were made after the model's last call, before backward ends."""
+    """Bytes live at an op that the model's head, the loss or their backward made."""
     profile = graph.profile
-    end = max((u.exit for u in profile.units if u.parent < 0), default=0)
+    start = _head_start(profile)
+    body = [t.unpacked_at for t in profile.saved if t.packed_at <= start and t.unpacked_at >= 0]
+    stop = min(body, default=graph.n_ops)  # here the backward of what comes before begins
     return sum(
         s.bytes
         for s in profile.storages
-        if s.category == "activation"
-        and end <= s.birth < graph.forward_stop
-        and s.birth <= op <= s.death
+        if s.category == "activation" and start <= s.birth < stop and s.birth <= op <= s.death
     )
+
+
+def _head_start(profile: Profile) -> int:
+    """First op of the last part of the model; a wrapper around one part is looked into."""
+    units = profile.units
+    outer = next((i for i, u in enumerate(units) if u.parent < 0), None)
+    while outer is not None:
+        parts = [i for i, u in enumerate(units) if u.parent == outer and u.enter < u.exit]
+        if len(parts) != 1:
+            return units[parts[-1]].enter if parts else units[outer].exit
+        outer = parts[0]
+    return len(profile.ops)

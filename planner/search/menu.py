@@ -26,8 +26,8 @@ FRONTIER_OPS = 400
 """Longest run, in ops, whose frontier is searched."""
 FRONTIER_BLOCKS = 2
 """And in blocks: both halves of a transformer layer."""
-WORK_OPS = 30_000
-WORK_PASSES = 16
+WORK_OPS = 20_000
+WORK_PASSES = 12
 """Ops played in all while options are measured: so many, about half a second, and so many times
 the ops of one forward. They decide how many run lengths there are."""
 _RUN_OPS = 20  # what measuring a run costs besides its ops
@@ -76,7 +76,8 @@ class Menu:
     def chain(self) -> Chain:
         """Return the problem across blocks."""
         options = [option for i, j in self._runs() for option in self._options(i, j)]
-        top = self.graph.plain_live[self.edges[-1] : self.windows[-1].start]
+        backward = self.windows[-1].start if self.windows else self.graph.n_ops
+        top = self.graph.plain_live[self.edges[-1] : backward]
         return Chain(len(self.blocks), options, int(top.max(initial=0)))
 
     def spans(self, option: Option) -> tuple[Span, ...]:

@@ -44,9 +44,14 @@ class Pool:
         known = self.seen.get(spans)
         if spans not in self.seen:
             self.seen[spans] = self._simulated(spans, solver)
-        elif known is not None:
+        elif known is not None and spans:
             self.seen[spans] = replace(known, solver=solver)
         return self.seen[spans]
+
+    def add_plain(self) -> None:
+        """Add the step as it is, with the peak that was measured."""
+        peak = self.graph.profile.plain_peak_bytes
+        self.seen[()] = Candidate((), peak, 0, "plain")
 
     def copy(self) -> Pool:
         """Return a pool with the same candidates, to add to."""

@@ -79,7 +79,7 @@ class _Planner:
         edges = self.menu.edges
         self.bound = LowerBound(graph, (edges[0], edges[-1]), wanted)
         if not wanted.forced:
-            self.pool.add((), "plain")
+            self.pool.add_plain()
         self.lowest_target = self.chain.lowest()
         self._climb()
         self.floor: Candidate = self.pool.lowest()
