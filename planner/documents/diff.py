@@ -206,6 +206,8 @@ def _facts(step: StepInfo) -> dict[str, Shown]:
         "step autocast": step.autocast or "off",
         "step optimizer": step.optimizer or "none",
         "step root_calls": step.root_calls,
+        "step shards": step.shards,
+        "step estimated for": step.estimated_for or "no: it ran",
     }
 
 

@@ -35,6 +35,9 @@ class StepInfo:
         autocast: autocast's dtype, or empty when off.
         optimizer: class name of the optimizer, or empty without one.
         root_calls: how often the step calls the model.
+        shards: ranks that share parameters, gradients and optimizer state; 1 for none.
+        estimated_for: device for which times and lives were derived without running the step;
+            empty when it ran.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -42,6 +45,8 @@ class StepInfo:
     autocast: str = ""
     optimizer: str = ""
     root_calls: int = 1
+    shards: int = 1
+    estimated_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ def read_step(node: Node) -> StepInfo:
         autocast=at["autocast"].text(),
         optimizer=at["optimizer"].text(),
         root_calls=at["root_calls"].integer(),
+        shards=at["shards"].integer(1),
+        estimated_for=at["estimated_for"].text(),
     )
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, UnitCall, Value
 from planner.profiler.fingerprint import fingerprint
 from planner.profiler.meter import meter_for
+from planner.profiler.peak import peak_of
 from planner.profiler.recorder import Recording, run_recorded
 from planner.profiler.state import preserve
 from planner.profiler.step import Step, model_device
@@ -196,15 +197,7 @@ def _peak(step: Step, storages: tuple[Storage, ...], ops: int, measure: bool) ->
         with preserve(step.model, step.optimizer, step), meter_for(device) as meter:
             step.run()
             return meter.peak_bytes
-    change = [0] * (ops + 2)
-    for storage in storages:
-        change[max(storage.birth, 0)] += storage.bytes
-        change[storage.death + 1] -= storage.bytes
-    live = peak = 0
-    for delta in change[: max(ops, 1)]:
-        live += delta
-        peak = max(peak, live)
-    return peak
+    return peak_of(storages, ops)
 
 
 def _excluded(model: nn.Module) -> tuple[Exclusion, ...]:

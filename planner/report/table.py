@@ -63,6 +63,8 @@ def _step_text(step: StepInfo) -> str:
         step.autocast and f"autocast {step.autocast}",
         step.optimizer,
         f"{step.root_calls} calls of the model" if step.root_calls != 1 else "",
+        f"sharded over {step.shards} ranks" if step.shards != 1 else "",
+        step.estimated_for and f"estimated for {step.estimated_for}",
     ]
     return "; ".join(part for part in parts if part)
 
