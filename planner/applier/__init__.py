@@ -16,7 +16,7 @@ from planner.applier.check import check_plan
 from planner.applier.gates import install
 from planner.applier.manual import manual_plan
 from planner.applier.runtime import Runtime
-from planner.documents import Plan
+from planner.documents import Exclusion, Plan
 
 __all__ = ["Handle", "apply", "manual_plan"]
 
@@ -32,6 +32,11 @@ class Handle:
         self.plan = plan
         self._runtime = runtime
         self._hooks = tuple(hooks)
+
+    @property
+    def left_out(self) -> tuple[Exclusion, ...]:
+        """Units of the plan's segments that cannot be hooked and run as without a plan."""
+        return self._runtime.left_out
 
     @property
     def replayed_ops(self) -> int:

@@ -13,6 +13,8 @@ from torch import nn
 
 from planner.applier.runtime import Runtime
 
+SCRIPTED = "a ScriptModule takes no hooks"
+
 
 class Gate:
     """Tells the runtime that a unit is entered or left."""
@@ -61,9 +63,14 @@ class RootExitGate(Gate):
 def install(model: nn.Module, runtime: Runtime) -> list[Any]:
     """Hook the units of the runtime's plan; returns the removable hook handles.
 
-    If a hook cannot be registered, those already there are removed and the error is raised.
+    Segments at units that cannot be hooked are left out (`Runtime.left_out`). If a hook cannot be
+    registered, those already there are removed and the error is raised.
     """
     modules = dict(model.named_modules())
+    scripted = {n for n, m in modules.items() if isinstance(m, torch.jit.ScriptModule)}
+    runtime.leave_out(scripted, SCRIPTED)
+    if "" in scripted:
+        return []
     handles: list[Any] = []
     try:
         handles.append(model.register_forward_pre_hook(RootEnterGate(runtime, ""), prepend=True))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+import torch
 from torch import nn
 
+from planner.applier.gates import SCRIPTED
 from planner.applier.runtime import EVERY_CALL, KEEP_ALL
-from planner.documents import Boundary, Plan, Segment, StepInfo
+from planner.documents import Boundary, Exclusion, Plan, Segment, StepInfo
 from planner.errors import UnknownUnitError
 from planner.profiler.fingerprint import fingerprint
 
@@ -16,7 +18,8 @@ from planner.profiler.fingerprint import fingerprint
 def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = False) -> Plan:
     """Return a plan that gives up everything inside each named unit, at each of its calls.
 
-    Nothing is measured or predicted; use `plan` for that.
+    Nothing is measured or predicted; use `plan` for that. Units that cannot be hooked
+    (ScriptModules) are excluded.
 
     Args:
         units: qualified names, none inside another.
@@ -25,10 +28,11 @@ def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = Fals
     Raises:
         UnknownUnitError: a name is no unit of the model.
     """
-    names = [name for name, _ in model.named_modules()]
+    modules = dict(model.named_modules())
     for unit in units:
-        if unit not in names:
-            raise UnknownUnitError(name=unit, near=tuple(get_close_matches(unit, names)))
+        if unit not in modules:
+            raise UnknownUnitError(name=unit, near=tuple(get_close_matches(unit, modules)))
+    scripted = [unit for unit in units if isinstance(modules[unit], torch.jit.ScriptModule)]
     segments = tuple(
         Segment(
             Boundary(unit, EVERY_CALL, "enter"),
@@ -36,6 +40,7 @@ def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = Fals
             keep=(KEEP_ALL,) if keep_all else (),
         )
         for unit in units
+        if unit not in scripted
     )
     return Plan(
         model_class=type(model).__name__,
@@ -48,4 +53,5 @@ def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = Fals
         solver="manual",
         status="manual",
         segments=segments,
+        exclusions=tuple(Exclusion(unit, SCRIPTED) for unit in scripted),
     )

@@ -1,24 +1,28 @@
 """What an applied plan does while the model runs: opens and closes tapes at unit edges.
 
 Per thread, at most one tape is open. A segment opens only where replay can serve: gradients on,
-no functional transform, no inference mode. Whatever ends a forward, also an error, closes the
-tape; a tape that an interrupt left behind is closed at the next sign of life.
+no functional transform, no inference mode, no `torch.utils.checkpoint` around it. Whatever ends a
+forward, also an error or an interrupt, closes the tape.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 from torch import nn
 
-from planner.documents import Plan, Segment
+from planner.applier.marks import calls_on_stack, mark_running_call
+from planner.documents import Exclusion, Plan, Segment
 from planner.graph.address import Addresser, split_output
 from planner.replay.audit import Finding
 from planner.replay.recipe import Recipe
+from planner.replay.stack import checkpoint_listens, remove_mode
 from planner.replay.tape import Tape
 from planner.replay.units import UnitNames
 
@@ -37,11 +41,13 @@ class _Thread(threading.local):
     owner: Any = None
 
     def __init__(self) -> None:
-        self.depth: dict[int, int] = {}
+        self.calls: dict[int, list[int]] = {}  # numbers of the forwards under way, by runtime
         self.counts: dict[int, dict[str, int]] = {}
+        self.closed: list[Tape] = []  # closed while they handled an op: still to be taken off
 
 
 _thread = _Thread()
+_numbers = count()
 
 
 class Runtime:
@@ -54,6 +60,7 @@ class Runtime:
         self.enabled = True
         self.recipes = [self._recipe(segment) for segment in plan.segments]
         self.actions = _actions(plan.segments)
+        self.left_out: tuple[Exclusion, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runtime:
         return Runtime(self.plan)
@@ -72,6 +79,17 @@ class Runtime:
         """Replays that differed from their originals."""
         return [finding for recipe in self.recipes for finding in recipe.findings]
 
+    def leave_out(self, units: Collection[str], reason: str) -> None:
+        """Leave alone the segments that begin or end at one of these units."""
+        out = {
+            number: unit
+            for number, segment in enumerate(self.plan.segments)
+            for unit in (segment.start.unit, segment.end.unit)
+            if unit in units
+        }
+        self.left_out = tuple(Exclusion(unit, reason) for unit in dict.fromkeys(out.values()))
+        self.actions = _actions(self.plan.segments, out.keys())
+
     def edges(self) -> list[tuple[str, str]]:
         """(unit, edge) pairs at which something must happen, calls counted at `enter`."""
         counted = {unit for unit, _ in self.actions}
@@ -81,29 +99,50 @@ class Runtime:
 
     def forward_begins(self, root: nn.Module) -> None:
         """The model is called: counts start anew; a tape that was left behind is closed."""
-        mine = id(self)
-        if not _thread.depth.get(mine):
+        for tape in _thread.closed:
+            remove_mode(tape)
+        _thread.closed.clear()
+        calls = _thread.calls.setdefault(id(self), [])
+        if calls and calls_on_stack(root) <= len(calls):  # some of them were interrupted
+            calls.clear()
+        if not calls:
             if _thread.owner is self:
                 self._close(learn=False)
-            _thread.counts[mine] = {}
+            _thread.counts[id(self)] = {}
             if self.root is None or self.root() is not root:
                 self.root = weakref.ref(root)
-        _thread.depth[mine] = _thread.depth.get(mine, 0) + 1
+        number = next(_numbers)
+        calls.append(number)
+        mark_running_call(partial(self._forward_gone, number))
         self._act("", "enter", 0)
 
     def forward_ends(self) -> None:
         """The model's call returned or raised."""
-        mine = id(self)
         self._act("", "exit", 0)
-        _thread.depth[mine] = max(_thread.depth.get(mine, 1) - 1, 0)
-        if not _thread.depth[mine] and _thread.owner is self:
+        calls = _thread.calls.get(id(self))
+        if calls:
+            calls.pop()
+        if not calls and _thread.owner is self:
+            self._close(learn=False)
+
+    def _forward_gone(self, number: int) -> None:
+        """The frame of a forward is gone; if the forward was not ended, it was interrupted."""
+        calls = _thread.calls.get(id(self))
+        if calls and number in calls:
+            del calls[calls.index(number) :]
+            if not calls and _thread.owner is self:
+                self._close(learn=False)
+
+    def _unit_gone(self, tape: weakref.ref[Tape]) -> None:
+        """The same for a unit that was called by itself."""
+        if _thread.tape is not None and _thread.tape is tape():
             self._close(learn=False)
 
     def entered(self, unit: str) -> None:
         """A hooked unit is called."""
         counts = _thread.counts.setdefault(id(self), {})
         call = counts.get(unit, 0)
-        counts[unit] = call + 1 if _thread.depth.get(id(self)) else 0
+        counts[unit] = call + 1 if _thread.calls.get(id(self)) else 0
         self._act(unit, "enter", call)
 
     def left(self, unit: str) -> None:
@@ -124,6 +163,9 @@ class Runtime:
     def _open(self, number: int) -> None:
         if not self.enabled or not _replay_can_serve():
             return
+        segment, alone = self.plan.segments[number], not _thread.calls.get(id(self))
+        if alone and segment.start.unit != segment.end.unit:
+            return  # a unit is called by itself: who knows whether the end ever comes
         if _thread.tape is not None:
             if _thread.owner is not self:
                 return
@@ -131,12 +173,14 @@ class Runtime:
         tape = Tape(self.recipes[number])
         tape.open()
         _thread.tape, _thread.segment, _thread.owner = tape, number, self
+        if alone:
+            mark_running_call(partial(self._unit_gone, weakref.ref(tape)))
 
     def _close(self, learn: bool) -> None:
         tape = _thread.tape
         _thread.tape, _thread.segment, _thread.owner = None, -1, None
-        if tape is not None:
-            tape.close(learn)
+        if tape is not None and not tape.close(learn):
+            _thread.closed.append(tape)
 
     def _recipe(self, segment: Segment) -> Recipe:
         recipe = Recipe(segment_label(segment), self.replayed)
@@ -166,12 +210,12 @@ def segment_label(segment: Segment) -> str:
 
 
 def _actions(
-    segments: tuple[Segment, ...],
+    segments: tuple[Segment, ...], left_out: Collection[int] = ()
 ) -> dict[tuple[str, str], tuple[tuple[int, bool, int], ...]]:
     """(unit, edge) -> (call, opens?, segment number), closings before openings."""
     found: dict[tuple[str, str], list[tuple[int, bool, int]]] = {}
     for number, segment in enumerate(segments):
-        if segment.runtime != "replay":
+        if segment.runtime != "replay" or number in left_out:
             continue
         for boundary, opens in ((segment.end, False), (segment.start, True)):
             entry = (boundary.call, opens, number)
@@ -184,4 +228,6 @@ def _replay_can_serve() -> bool:
         torch.is_grad_enabled()
         and not torch.is_inference_mode_enabled()
         and not torch._C._are_functorch_transforms_active()
+        and torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+        and not checkpoint_listens()
     )

@@ -22,13 +22,22 @@ _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
-def remove_mode(mode: TorchDispatchMode) -> None:
-    """Take a dispatch mode off the stack, if it is there."""
+def checkpoint_listens() -> bool:
+    """Whether autograd's saved tensors go to `torch.utils.checkpoint`, which must see all."""
+    top = _top_hooks(True)
+    return top is not None and getattr(top[0], "__module__", "") == "torch.utils.checkpoint"
+
+
+def remove_mode(mode: TorchDispatchMode) -> bool:
+    """Take a dispatch mode off the stack; returns False when it is not there.
+
+    While a mode handles an op, torch keeps it off the stack and puts it back afterwards.
+    """
     if _get_current_dispatch_mode() is mode:
         mode.__exit__(None, None, None)
-        return
+        return True
     if mode not in _get_current_dispatch_mode_stack():
-        return
+        return False
     above = []
     while (top := _get_current_dispatch_mode()) is not None and top is not mode:
         above.append(top)
@@ -36,6 +45,7 @@ def remove_mode(mode: TorchDispatchMode) -> None:
     mode.__exit__(None, None, None)
     for other in reversed(above):
         _push_mode(other)
+    return True
 
 
 def remove_hooks(pack: Any) -> None:

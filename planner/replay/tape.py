@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from planner.errors import ReplayError
+from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
 from planner.replay.flow import PLAIN, Arg, Key
 from planner.replay.program import Pack, Program
@@ -27,12 +28,14 @@ from planner.replay.writer import TapeWriter, all_on_tape, generator_used, kept,
 
 _NUMBERS = (int, float)
 _COMPARED = (int, float, bool, str, list)
+let_transforms_in()
 
 
 class Tape(TapeWriter):
     """One run of one segment, from `open` to `close`."""
 
     supports_higher_order_operators = True
+    stands_aside = False
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -59,17 +62,24 @@ class Tape(TapeWriter):
 
     def open(self) -> None:
         """Start listening: ops through the dispatch mode, packs through the hooks."""
-        self.__enter__()
         push_hooks(self.pack, unpack)
+        self.stands_aside = True  # for transforms, see `aside`
+        self.__enter__()
 
-    def close(self, learn: bool = True) -> None:
+    def close(self, learn: bool = True) -> bool:
         """Stop listening; leave behind what the replay needs and nothing else.
 
         Args:
             learn: remember the program for later runs (not after an error).
+
+        Returns:
+            Whether the tape is off the stack of modes; if not, it is handling an op just now, and
+            lets all others pass until it is removed.
         """
+        self.stands_aside = False
         remove_hooks(self.pack)
-        remove_mode(self)
+        removed = remove_mode(self)
+        self.paused = True
         program = self.program
         if program is not None and (
             self.at != len(program.records) or self.packed != len(program.packs)
@@ -92,6 +102,7 @@ class Tape(TapeWriter):
             held.clear()
         self.flow.close()
         del self.state  # autograd's nodes hold this tape's hooks; they must not hold the sources
+        return removed
 
     def _source(self, key: Key) -> tuple[torch.Tensor, int | None]:
         copy = self.copies.get(key)
