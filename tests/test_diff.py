@@ -90,7 +90,7 @@ def test_numbers_and_everything_else_come_with_both_values() -> None:
         "measured peak       291.0 MiB -> none",
         "0123abcd -> ffff0000",
         "step autocast",
-        "bfloat16 -> off",
+        "bfloat16 -> none",
         "step kwargs['mask']",
         "added: .: compiled",
         "removed: recompute h.0",

@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "arbiter": {*BASE, "documents", "profiler", "graph", "search", "applier", "verifier"},
     "api": {*BASE, "documents", "profiler", "arbiter", "verifier"},
     "frontiers": {*BASE, "documents", "graph", "search", "profiler", "api"},
-    "cli": {*BASE, "documents", "report", "profiler", "frontiers", ""},
+    "insight": {*BASE, "documents", "graph", "search"},
+    "cli": {*BASE, "documents", "report", "profiler", "frontiers", "insight", ""},
     "__main__": {"cli"},
 }
 ROOMS = sorted(MAY_IMPORT)

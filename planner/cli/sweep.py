@@ -29,6 +29,9 @@ def add_parser(subcommands: Subcommands) -> None:
         help="look at this budget (300MB, 80%%); may be repeated (default: 50 of them)",
     )
     parser.add_argument("--points", type=int, default=50, metavar="N", help="budgets (50)")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=Path, help="also draw it (png, svg, pdf); needs matplotlib"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -40,6 +43,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         profile = load_profile(args.source)
         stage("searching")
         frontier = sweep_profile(profile, args.budget, points=max(2, args.points))
+    if args.plot is not None:
+        from planner.report.plot import plot_frontier
+
+        plot_frontier(frontier, args.plot)
+        console.note(f"wrote {args.plot}")
     console.result(str(frontier), lambda: json.dumps(frontier.to_dict(), indent=2))
     return 0
 

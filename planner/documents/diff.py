@@ -200,15 +200,16 @@ def _step(before: StepInfo, after: StepInfo) -> list[FieldChange]:
 
 def _facts(step: StepInfo) -> dict[str, Shown]:
     inputs = {f"step {t.path}": f"{list(t.shape)} {t.dtype}" for t in step.inputs}
-    return {
-        **inputs,
-        "step device": step.device,
-        "step autocast": step.autocast or "off",
-        "step optimizer": step.optimizer or "none",
-        "step root_calls": step.root_calls,
-        "step shards": step.shards,
-        "step estimated for": step.estimated_for or "no: it ran",
+    others = {
+        f"step {name}": getattr(step, name)
+        for name in StepInfo.__dataclass_fields__
+        if name != "inputs"
     }
+    return {**inputs, **{name: _plain(value) for name, value in others.items()}}
+
+
+def _plain(value: object) -> Shown:
+    return value if isinstance(value, (int, float, str)) and value != "" else str(value or "none")
 
 
 def _listed(before: Plan, after: Plan) -> list[FieldChange]:

@@ -116,6 +116,11 @@ class Frontier:
 
         return frontier_text(self)
 
+    def _repr_html_(self) -> str:
+        from planner.report.notebook import frontier_cell
+
+        return frontier_cell(self)
+
 
 def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}

@@ -194,3 +194,8 @@ class Plan:
         from planner.report.table import plan_table
 
         return plan_table(self)
+
+    def _repr_html_(self) -> str:
+        from planner.report.notebook import plan_cell
+
+        return plan_cell(self)

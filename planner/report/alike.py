@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_LAYER = re.compile(r"(?<![^.])\d+(?![^.])")  # a number that is a whole part of a dotted name
+_LAYER = re.compile(r"(?<![^.])\d+(?=$|[.:])")  # a number that is a whole part of a dotted name
 
 
 def collapse(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
@@ -19,20 +19,26 @@ def collapse(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, *rest in rows:
-        groups.setdefault((_shape(name), *rest), []).append(name)
-    return [(_joined(names), *key[1:]) for key, names in groups.items()]
+        groups.setdefault((shape_of(name), *rest), []).append(name)
+    return [(joined(names), *key[1:]) for key, names in groups.items()]
 
 
-def _shape(name: str) -> str:
+def shape_of(name: str) -> str:
+    """The name without its layer's number: what alike names have in common."""
     return _LAYER.sub("{}", name, count=1)
 
 
-def _joined(names: Sequence[str]) -> str:
+def joined(names: Sequence[str]) -> str:
+    """Return one name for names that differ in their first layer number.
+
+    >>> joined(["h.0.mlp", "h.1.mlp"])
+    'h.{0-1}.mlp'
+    """
     if len(names) == 1:
         return names[0]
     found = [_LAYER.search(name) for name in names]
     numbers = sorted({int(match[0]) for match in found if match})
-    return _shape(names[0]).replace("{}", "{" + ranges(numbers) + "}", 1) if numbers else names[0]
+    return shape_of(names[0]).replace("{}", "{" + ranges(numbers) + "}", 1) if numbers else names[0]
 
 
 def ranges(numbers: Sequence[int]) -> str:

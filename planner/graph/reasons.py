@@ -1,0 +1,67 @@
+"""What a span keeps and gives up, and why.
+
+Why it keeps a value: give it up as well, in thought, and look at the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.documents.reasons import GivenUp, Kept
+from planner.graph.address import output_address
+from planner.graph.effect import effects_of
+from planner.graph.model import Graph
+from planner.graph.span import IllegalSpanError, Span
+
+
+def kept_values(graph: Graph, span: Span) -> tuple[Kept, ...]:
+    """Return the kept values of a span in forward order, each with what giving it up would do."""
+    addresses = graph.places.addresses(span.start, span.stop)
+    return tuple(
+        _kept(graph, span, value, output_address(address, output))
+        for op, address in enumerate(addresses, span.start)
+        for output, value in enumerate(graph.outputs(op))
+        if value in span.keep
+    )
+
+
+def given_up_values(graph: Graph, span: Span) -> tuple[GivenUp, ...]:
+    """Return the values that a span gives up, in forward order."""
+    addresses = graph.places.addresses(span.start, span.stop)
+    return tuple(
+        GivenUp(
+            output_address(address, output),
+            graph.storage_bytes(value),
+            graph.profile.ops[op].time_ns,
+        )
+        for op, address in enumerate(addresses, span.start)
+        for output, value in enumerate(graph.outputs(op))
+        if value not in span.keep
+        and graph.packed_inside(value, span.start, span.stop)
+        and graph.made_inside(value, span.start, span.stop)
+    )
+
+
+def _kept(graph: Graph, span: Span, value: int, address: str) -> Kept:
+    size = graph.storage_bytes(value)
+    saved = bool(graph.packed_inside(value, span.start, span.stop))
+    try:
+        freed, cost = _difference(graph, span, replace(span, keep=span.keep - {value}))
+    except IllegalSpanError:
+        return Kept(address, size, saved, 0, 0, possible=False)
+    storage = graph.storage_of(value)
+    inside = sum(
+        len(graph.packed_inside(v, span.start, span.stop))
+        for op in range(span.start, span.stop)
+        for v in graph.outputs(op)
+        if graph.storage_of(v) == storage
+    )
+    held = inside < graph.packs[storage] or graph.unsaved_deaths[storage] >= graph.forward_stop
+    return Kept(address, size, saved, 0 if held else freed, cost)
+
+
+def _difference(graph: Graph, span: Span, other: Span) -> tuple[int, int]:
+    """What `other` frees and what it costs more, over all root calls for time."""
+    now, then = effects_of(graph, span), effects_of(graph, other)
+    freed = now[0].kept_bytes - then[0].kept_bytes
+    return freed, sum(e.replay_ns for e in then) - sum(e.replay_ns for e in now)

@@ -1,0 +1,80 @@
+"""What a stored plan does to the step of a stored profile: pure, no model and no torch.
+
+Called by `planner report` and `planner explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from planner.documents import Plan, Profile
+from planner.documents.reasons import Kept
+from planner.documents.timeline import Timeline
+from planner.errors import StalePlanError
+from planner.graph import Graph, resolve
+from planner.graph.reasons import kept_values
+from planner.graph.timeline import memory_line
+from planner.search.holders import _unit_at as unit_at
+
+LEAST_PHASE = 0.02
+"""A phase with a smaller share of the ops is not worth a label."""
+
+
+def graph_for(plan: Plan, profile: Profile) -> Graph:
+    """Return the profile's graph.
+
+    Raises:
+        StalePlanError: the plan is for another model than the profile.
+    """
+    if plan.fingerprint != profile.fingerprint:
+        raise StalePlanError(
+            f"the plan is for another model than the profile of {profile.model_class}",
+            numbers=f"fingerprint {plan.fingerprint} in the plan, {profile.fingerprint} in the"
+            " profile",
+            cause="the model's structure changed between the two, or the files are mixed up",
+            fix="profile the model again, and plan again from that profile",
+        )
+    return Graph.of(profile)
+
+
+def timeline(graph: Graph, plan: Plan) -> Timeline:
+    """Return the predicted live bytes over the step, plain and planned.
+
+    Raises:
+        StalePlanError: the plan names units or ops that the profile does not have.
+    """
+    lines = [memory_line(graph, spans) for spans in ((), resolve(graph, plan.segments))]
+    plain, planned = (replace(line, peak_unit=place(graph, line.peak_op)) for line in lines)
+    return Timeline(plain, planned, plan.budget_bytes, graph.forward_stop, tuple(_phases(graph)))
+
+
+def place(graph: Graph, op: int) -> str:
+    """Return in words where in the step an op stands: the unit at work, or what else runs."""
+    if op >= graph.n_ops:
+        return "the end of the step"
+    profile = graph.profile
+    unit = unit_at(graph, op)
+    if op >= graph.forward_stop:
+        return f"backward of {unit}" if unit else f"{profile.ops[op].phase} of the loss"
+    model_ends = max((u.exit for u in profile.units if u.parent < 0), default=0)
+    return unit or ("the loss" if op >= model_ends else "the model's own code")
+
+
+def _phases(graph: Graph) -> Iterator[tuple[str, int, int]]:
+    start = 0
+    for phase, ops in groupby(op.phase for op in graph.profile.ops):
+        stop = start + len(list(ops))
+        if stop - start >= LEAST_PHASE * graph.n_ops:
+            yield phase, start, stop
+        start = stop
+
+
+def keep_reasons(graph: Graph, plan: Plan) -> tuple[tuple[Kept, ...], ...]:
+    """Return, for each segment of a plan, what it keeps and why.
+
+    Raises:
+        StalePlanError: the plan names units or ops that the profile does not have.
+    """
+    return tuple(kept_values(graph, span) for span in resolve(graph, plan.segments))
