@@ -198,7 +198,12 @@ def prepare(bench: Bench) -> dict[str, Any]:
     plain_bytes, every_bytes = bench.peak_bytes(partial(replaced, {})), bench.peak_bytes(every)
     midpoint_bytes = (plain_bytes + every_bytes) // 2
     fewest = bench.fewest_blocks(midpoint_bytes)
-    profile = planner.profile(bench.model, inputs=bench.inputs)
+    profiles: list[planner.Profile] = []
+    plain_s = timed_s(bench.step)
+    profiling_s = timed_s(
+        lambda: profiles.append(planner.profile(bench.model, inputs=bench.inputs))
+    )
+    profile = profiles[0]
     bench.variants = {
         PLAIN: partial(replaced, {}),
         EVERY: every,
@@ -210,7 +215,12 @@ def prepare(bench: Bench) -> dict[str, Any]:
         OURS: bench.planned(profile, midpoint_bytes),
         OURS_LOW: bench.planned(profile, every_bytes),
     }
-    return {"midpoint_bytes": midpoint_bytes, "every_block_bytes": every_bytes, "fewest": fewest}
+    return {
+        "midpoint_bytes": midpoint_bytes,
+        "every_block_bytes": every_bytes,
+        "fewest_blocks": fewest,
+        "profiling_in_plain_steps": round(profiling_s / plain_s, 1),
+    }
 
 
 def measure(bench: Bench, rounds: int) -> list[Row]:

@@ -378,6 +378,17 @@ def test_folder_that_is_read_only(tmp_path: Path, plan: planner.Plan) -> None:
     assert not list(folder.iterdir())
 
 
+def test_folder_that_refuses_a_new_file(
+    tmp_path: Path, plan: planner.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Any, mode: str = "r", **how: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("planner.documents.files.open", refuse, raising=False)
+    refused(planner.DocumentError, lambda: plan.save("plan.json"), "Permission denied", "folder")
+    assert not list(tmp_path.iterdir())
+
+
 def test_write_that_fails_leaves_nothing(
     tmp_path: Path, plan: planner.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
