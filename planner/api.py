@@ -14,6 +14,8 @@ from planner.arbiter import from_profile, settle
 from planner.documents import Pins, Plan, Profile
 from planner.errors import StalePlanError
 from planner.profiler.build import build_profile
+from planner.profiler.devices import DeviceSpec
+from planner.profiler.estimate import estimate, make_optimizer, on_meta
 from planner.profiler.fingerprint import fingerprint, unit_prints
 from planner.profiler.inputs import find_profile
 from planner.profiler.step import make_step
@@ -30,7 +32,9 @@ def profile(
     inputs: Any = None,
     loss_fn: Loss | None = None,
     step: StepFunction | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: torch.optim.Optimizer | str | None = None,
+    device_spec: str | DeviceSpec | None = None,
+    shards: int = 1,
 ) -> Profile:
     """Run a training step a few times and return what it does, op by op.
 
@@ -44,14 +48,28 @@ def profile(
             floating-point output tensors.
         step: instead of inputs and loss, the training loop's own step: `step(model)` runs forward
             and backward (and the optimizer, if it likes).
-        optimizer: its state counts as memory, and the step ends with its update.
+        optimizer: its state counts as memory, and the step ends with its update. By name ("sgd",
+            "adam", "adamw") one with default settings.
+        device_spec: derive the profile without running the step, for a device by name ("h100",
+            "a100", ...) or the path of a device file; times come from a cost model. A model on the
+            meta device is never run.
+        shards: derive the profile of one of so many ranks, which share parameters, gradients and
+            optimizer state. The inputs are those of one rank.
 
     Raises:
         InvalidModelError, InvalidInputsError: the model or the inputs cannot be trained on.
         ProfileNotFoundError: no inputs given and none declared by the model.
         StepError: the step raised.
     """
-    made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)
+    made = make_step(
+        model,
+        inputs=inputs,
+        loss_fn=loss_fn,
+        step=step,
+        optimizer=make_optimizer(optimizer, model),
+    )
+    if _is_derived(model, device_spec, shards):
+        return estimate(made, device_spec, shards)
     return build_profile(made)
 
 
@@ -62,7 +80,9 @@ def plan(
     inputs: Any = None,
     loss_fn: Loss | None = None,
     step: StepFunction | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: torch.optim.Optimizer | str | None = None,
+    device_spec: str | DeviceSpec | None = None,
+    shards: int = 1,
     profile: Profile | str | PathLike[str] | None = None,
     search: str = "auto",
     save: Sequence[str] = (),
@@ -74,7 +94,8 @@ def plan(
     a stored profile it is predicted. The model is left exactly as it was.
 
     Args:
-        model, inputs, loss_fn, step, optimizer: as for `profile`.
+        model, inputs, loss_fn, step, optimizer, device_spec, shards: as for `profile`. A plan for
+            a named device, for ranks, or of a model on the meta device is predicted, not measured.
         budget_mb: most live bytes of a step: a number of MB (1024**2 bytes), or a string such as
             "2GB", "286MiB" or "80%" (of the plain step's peak).
         profile: a `Profile` or the path of one; by default, when no inputs are given, a stored
@@ -93,15 +114,25 @@ def plan(
     """
     budget = parse_budget(budget_mb)
     pins = Pins(tuple(save), tuple(recompute))
-    given = _given_profile(model, profile, has_step=inputs is not None or step is not None)
+    derived = _is_derived(model, device_spec, shards)
+    given = _given_profile(
+        model, profile, has_step=derived or inputs is not None or step is not None
+    )
     if given is not None:
         found = given
     else:
-        made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)
-        found = build_profile(made)
+        made = make_step(
+            model,
+            inputs=inputs,
+            loss_fn=loss_fn,
+            step=step,
+            optimizer=make_optimizer(optimizer, model),
+        )
+        found = estimate(made, device_spec, shards) if derived else build_profile(made)
     budget_bytes = budget.resolve(found.plain_peak_bytes)
-    if given is not None:
+    if given is not None or derived:
         chosen = from_profile(found, budget_bytes, method=search, pins=pins)
+        chosen = replace(chosen, notes=_notes(found))
     else:
         chosen = settle(made, found, budget_bytes, method=search, pins=pins)
     return replace(chosen, units=unit_prints(model))
@@ -134,6 +165,18 @@ def verify(
     chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
     made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)
     return verify_plan(made, chosen, repeats)
+
+
+def _is_derived(model: nn.Module, spec: str | DeviceSpec | None, shards: int) -> bool:
+    """Whether the step is looked at without running it."""
+    return spec is not None or shards != 1 or on_meta(model)
+
+
+def _notes(profile: Profile) -> tuple[str, ...]:
+    device = profile.step.estimated_for
+    if not device:
+        return ()
+    return (f"times are estimated for {device} by a cost model; the step was not run",)
 
 
 def _given_profile(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.cli.arguments import add_command, add_model, add_output, check_output, save
 from planner.cli.console import Console
+from planner.cli.estimating import add_estimate, autocasting, estimate_arguments
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def add_parser(subcommands: Subcommands) -> None:
         help="always recompute these units; may be repeated",
     )
     parser.add_argument("--profile", metavar="FILE", type=Path, help="plan from this profile")
+    add_estimate(parser)
     add_output(parser, "the plan")
 
 
@@ -54,15 +56,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
         stage("loading the model")
         target = load_target(args.model)
         stage("profiling and searching")
-        plan = planner.plan(
-            target.model,
-            budget_mb=args.budget,
-            profile=None if args.profile is None else planner.Profile.load(args.profile),
-            search=args.search,
-            save=tuple(args.save),
-            recompute=tuple(args.recompute),
-            **target.step_arguments(),
-        )
+        with autocasting(args, target.model):
+            plan = planner.plan(
+                target.model,
+                budget_mb=args.budget,
+                profile=None if args.profile is None else planner.Profile.load(args.profile),
+                search=args.search,
+                save=tuple(args.save),
+                recompute=tuple(args.recompute),
+                **target.step_arguments(),
+                **estimate_arguments(args),
+            )
     if args.output is not None:
         save(plan, args.output, args.force, console)
     console.result(str(plan), plan.to_json)

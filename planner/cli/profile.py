@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.cli.arguments import add_command, add_model, add_output, check_output, save
 from planner.cli.console import Console
+from planner.cli.estimating import add_estimate, autocasting, estimate_arguments
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def add_parser(subcommands: Subcommands) -> None:
         subcommands, "profile", "Record one plain training step as a profile (JSON).", run
     )
     add_model(parser)
+    add_estimate(parser)
     add_output(parser, "the profile (default: a file in profiles/ that `plan` finds by itself)")
 
 
@@ -36,7 +38,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         path: Path = args.output or default_path(target.model)
         check_output(path, args.force)
         stage("running a plain step")
-        profile = planner.profile(target.model, **target.step_arguments())
+        with autocasting(args, target.model):
+            profile = planner.profile(
+                target.model, **target.step_arguments(), **estimate_arguments(args)
+            )
     save(profile, path, args.force, console)
     console.result(str(profile), profile.to_json)
     return 0

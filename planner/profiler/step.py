@@ -54,6 +54,10 @@ class Step:
         source = None if self._source is None else CallSource(lambda: call, fresh=False)
         return Step(self.model, source, self._loss_fn, self._user_step, self.optimizer)
 
+    def with_optimizer(self, optimizer: Optimizer) -> Step:
+        """Return the same step with another optimizer."""
+        return Step(self.model, self._source, self._loss_fn, self._user_step, optimizer)
+
     @property
     def is_users_own(self) -> bool:
         """Whether `step=` was given, so that this object knows no inputs of its own."""
