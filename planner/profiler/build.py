@@ -15,6 +15,7 @@ from torch import nn
 from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, UnitCall, Value
 from planner.profiler.fingerprint import fingerprint
 from planner.profiler.meter import meter_for
+from planner.profiler.natural import merge_lives
 from planner.profiler.peak import peak_of
 from planner.profiler.recorder import Recording, run_recorded
 from planner.profiler.state import preserve
@@ -52,7 +53,8 @@ def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> 
         plain: list[Recording] = []
         fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step))))
         say("natural lives")
-        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), give_up=True)))
+        last = plain[0].backwards
+        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), True, last=last)))
         say("time")
         timers = [OpTimer(device) for _ in range(TIMED_RUNS)]
         for timer in timers:
@@ -121,7 +123,7 @@ def to_profile(
         )
         for op, ns in zip(plain.ops, times, strict=True)
     )
-    storages = _storages(plain, natural)
+    storages = merge_lives(plain, natural)
     return Profile(
         model_class=type(step.model).__name__,
         fingerprint=fingerprint(step.model),
@@ -155,31 +157,6 @@ def _value_ids(plain: Recording) -> dict[Key, int]:
 def _values(plain: Recording, ids: dict[Key, int]) -> tuple[Value, ...]:
     maker = {k: i for i, op in enumerate(plain.ops) if op.replayable for k in op.outputs}
     return tuple(Value(plain.life_of_slot[key[0]], key[1], maker.get(key, -1)) for key in ids)
-
-
-def _storages(plain: Recording, natural: Recording) -> tuple[Storage, ...]:
-    end = len(plain.ops)
-    found = []
-    same = _same_prefix(plain, natural)
-    for number, life in enumerate(plain.lives.lives):
-        death = end if life.death is None else life.death
-        natural_death = death
-        if number < same and 0 <= life.birth < len(natural.ops):
-            other = natural.lives.lives[number].death
-            natural_death = end if other is None else min(other, death)
-        death, natural_death = max(death, life.birth), max(natural_death, life.birth)
-        found.append(Storage(life.bytes, life.category, life.birth, death, natural_death))
-    return tuple(found)
-
-
-def _same_prefix(plain: Recording, natural: Recording) -> int:
-    """How many storages the two runs saw alike (all of the forward, if it is deterministic)."""
-    count = 0
-    for a, b in zip(plain.lives.lives, natural.lives.lives, strict=False):
-        if (a.bytes, a.birth) != (b.bytes, b.birth):
-            break
-        count += 1
-    return count
 
 
 def _units(plain: Recording) -> tuple[UnitCall, ...]:

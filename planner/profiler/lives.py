@@ -54,6 +54,10 @@ class Lives:
         for tensor in tensors:
             self.see(tensor, category)
 
+    def alive(self) -> list[int]:
+        """Return the numbers of the storages that live now."""
+        return [watch.number for watch in self._alive.values()]
+
     def number(self, tensor: torch.Tensor) -> int | None:
         """Return the number of a storage that is alive and known, else None."""
         for storage in storages_of(tensor):

@@ -152,12 +152,12 @@ class StorageMeter(Meter):
         self.reset_peak()
         self._mode = _CountingMode(self)
         _watch_resizes(self)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self._mode.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
         return self
 
     def __exit__(self, *error: object) -> None:
         assert self._mode is not None
-        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call, unused-ignore]
         self._mode = None
         _unwatch_resizes(self)
 
@@ -211,7 +211,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         return True
 
     def __init__(self, meter: StorageMeter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._meter = meter
 
     def __torch_dispatch__(
@@ -255,4 +255,4 @@ def _unwatch_resizes(meter: StorageMeter) -> None:
     with _open_meters_lock:
         _open_meters.remove(meter)
         if not _open_meters:
-            torch.UntypedStorage.resize_ = _plain_resize  # type: ignore[method-assign]
+            torch.UntypedStorage.resize_ = _plain_resize  # type: ignore[method-assign, unused-ignore]

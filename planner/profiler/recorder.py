@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.flow import Flow, Key
@@ -61,14 +62,12 @@ class Recording:
     lives: Lives = field(default_factory=Lives)
     life_of_slot: dict[int, int] = field(default_factory=dict)
     calls: UnitCalls | None = None
+    backwards: int = 0
+    held: set[int] = field(default_factory=set)  # lives that a backward not run left alive
 
     def position(self) -> int:
         """The number of ops so far."""
         return len(self.ops)
-
-
-class _ForwardOver(BaseException):
-    """Raised to leave a step whose backward must not run."""
 
 
 class StepRecorder(TorchDispatchMode):
@@ -76,8 +75,9 @@ class StepRecorder(TorchDispatchMode):
 
     Args:
         model: the model whose units are named.
-        give_up: drop everything that autograd saves and stop at the first need of it, to see when
-            storages die by themselves (their natural death).
+        give_up: drop everything that autograd saves and run no backward, to see when storages die
+            by themselves (their natural death); the step is left at backward number `last`.
+        last: how many backwards the step runs.
     """
 
     supports_higher_order_operators = True
@@ -87,8 +87,9 @@ class StepRecorder(TorchDispatchMode):
         """Let compiled code run compiled; what it makes comes from outside."""
         return True
 
-    def __init__(self, model: nn.Module, give_up: bool = False) -> None:
+    def __init__(self, model: nn.Module, give_up: bool = False, last: int = 1) -> None:
         super().__init__()
+        self.last = last
         self.recording = Recording()
         self.model = model
         self.names = UnitNames(model)
@@ -106,9 +107,9 @@ class StepRecorder(TorchDispatchMode):
             lives.see_all(tensors, category)
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         try:
-            with self.calls.watching(self.model), self, hooks:
+            with watching_backward(self._backward), self.calls.watching(self.model), self, hooks:
                 yield
-        except _ForwardOver:
+        except ForwardOver:
             pass
         finally:
             lives.open = False
@@ -190,10 +191,24 @@ class StepRecorder(TorchDispatchMode):
     def _held(self, tensor: torch.Tensor) -> torch.Tensor:
         return without_graph(tensor)
 
+    def _backward(self, accumulates: bool) -> bool:
+        """A backward is about to run: shall it? Without it, what lives now is held by others."""
+        recording = self.recording
+        recording.backwards += 1
+        if not self.give_up:
+            return True
+        recording.held.update(recording.lives.alive())
+        if recording.backwards >= self.last or not accumulates:
+            self._leave()
+        return False
+
+    def _leave(self) -> None:
+        self.recording.lives.open = False  # what dies from here on dies of the error
+        raise ForwardOver
+
     def _unpack(self, packed: Any) -> torch.Tensor:
         if self.give_up:
-            self.recording.lives.open = False  # what dies from here on dies of the error
-            raise _ForwardOver
+            self._leave()
         tensor, pack = packed
         if pack.unpacked_at < 0:
             pack.unpacked_at = self.recording.position()
@@ -217,9 +232,10 @@ def run_recorded(
     tracked: dict[str, list[torch.Tensor]],
     give_up: bool = False,
     recorder: StepRecorder | None = None,
+    last: int = 1,
 ) -> Recording:
     """Run a step once and return its recording; see `StepRecorder`."""
-    recorder = recorder or StepRecorder(model, give_up)
+    recorder = recorder or StepRecorder(model, give_up, last)
     with recorder.recording_step(tracked):
         run()
         for parameter in model.parameters():

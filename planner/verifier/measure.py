@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,15 +25,26 @@ class Results:
     outputs: Tensors
     gradients: Tensors
     buffers: Tensors
+    replayed_ops: int
 
 
 @contextmanager
 def from_same_state(step: Step) -> Iterator[None]:
-    """Run a step without gradients to begin with, and put everything back afterwards."""
+    """Run a step without gradients to begin with, and put everything back afterwards.
+
+    An optimizer without state yet gets it from a step before: every later step has it.
+    """
     with preserve(step.model, step.optimizer, step):
-        for tensor in (*step.model.parameters(), *step.input_tensors):
-            tensor.grad = None
+        _clear_gradients(step)
+        if step.optimizer is not None and not step.optimizer.state:
+            step.run()
+            _clear_gradients(step)
         yield
+
+
+def _clear_gradients(step: Step) -> None:
+    for tensor in (*step.model.parameters(), *step.input_tensors):
+        tensor.grad = None
 
 
 def measure_peak(step: Step) -> int:
@@ -45,9 +56,14 @@ def measure_peak(step: Step) -> int:
         return meter.peak_bytes
 
 
-def run_for_results(step: Step) -> Results:
-    """Run one step and return copies of what it computed."""
+def run_for_results(step: Step, replayed: Callable[[], int] = lambda: 0) -> Results:
+    """Run one step and return copies of what it computed.
+
+    Args:
+        replayed: tells how many ops have been replayed so far.
+    """
     with from_same_state(step):
+        before = replayed()
         outputs = step.run(keep_outputs=True)
         model = step.model
         gradients: Tensors = {n: _copy(p.grad) for n, p in model.named_parameters()}
@@ -56,6 +72,7 @@ def run_for_results(step: Step) -> Results:
             {str(i): _copy(t) for i, t in enumerate(outputs)},
             gradients,
             {name: _copy(buffer) for name, buffer in model.named_buffers()},
+            replayed() - before,
         )
 
 

@@ -37,10 +37,7 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
     runtime = Runtime(plan)
     with _Applied(step, runtime):
         peaks = [measure_peak(step) for _ in range(2)]
-        results = [run_for_results(step)]
-        before = runtime.replayed[0]
-        results.append(run_for_results(step))
-        replayed = runtime.replayed[0] - before
+        results = [run_for_results(step, lambda: runtime.replayed[0]) for _ in range(2)]
         forwards = count_forwards(step)
     repeats_ok = _same(plain, again) == (True, True, True)
     equal = [_same(plain, planned) for planned in results]
@@ -53,7 +50,7 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
         buffers_equal=all(e[2] for e in equal),
         plain_repeats=repeats_ok,
         forward_runs=forwards,
-        replayed_ops=replayed,
+        replayed_ops=results[-1].replayed_ops,
         overhead_ratio=_overhead(step, runtime, repeats),
     )
 

@@ -1,0 +1,64 @@
+"""Merges two runs of a step: when storages die, and when they would if autograd saved nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from planner.documents import Storage
+from planner.profiler.recorder import Recording
+
+
+def merge_lives(plain: Recording, natural: Recording) -> tuple[Storage, ...]:
+    """Return the plain run's storages with the natural deaths that the other run showed.
+
+    The other run has no backward, so ops are matched by their place among the forward ones, and
+    storages by their place among those born at one op.
+    """
+    end = len(plain.ops)
+    to_plain = _forward_ops(plain)
+    same = _same_ops(plain, natural, to_plain)
+    other = _natural(natural)
+    place: dict[int, int] = {index: number for number, index in enumerate(to_plain[:same])}
+    born: dict[int, int] = defaultdict(int)
+    found = []
+    for life in plain.lives.lives:
+        death = max(end if life.death is None else life.death, life.birth)
+        natural_death = death
+        number = place.get(life.birth)
+        if number is not None:
+            deaths = other.get(number, ())
+            at = born[life.birth]
+            born[life.birth] = at + 1
+            if at < len(deaths):
+                natural_death = _on_plain_clock(deaths[at], to_plain, same, death)
+        natural_death = max(natural_death, life.birth)
+        found.append(Storage(life.bytes, life.category, life.birth, death, natural_death))
+    return tuple(found)
+
+
+def _forward_ops(recording: Recording) -> list[int]:
+    return [i for i, op in enumerate(recording.ops) if op.phase != "backward"]
+
+
+def _same_ops(plain: Recording, natural: Recording, to_plain: list[int]) -> int:
+    """How many forward ops both runs share from the start (all, when the step repeats itself)."""
+    count = 0
+    for index, op in zip(to_plain, natural.ops, strict=False):
+        if plain.ops[index].name != op.name:
+            break
+        count += 1
+    return count
+
+
+def _natural(natural: Recording) -> dict[int, list[int | None]]:
+    """Natural deaths by birth, in order; None for what something else holds."""
+    found: dict[int, list[int | None]] = defaultdict(list)
+    for number, life in enumerate(natural.lives.lives):
+        found[life.birth].append(None if number in natural.held else life.death)
+    return found
+
+
+def _on_plain_clock(natural: int | None, to_plain: list[int], same: int, death: int) -> int:
+    if natural is None or natural >= same:
+        return death
+    return min(to_plain[natural], death)
