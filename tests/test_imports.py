@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "arbiter": {*BASE, "documents", "profiler", "graph", "search", "applier", "verifier"},
     "api": {*BASE, "documents", "profiler", "arbiter", "verifier"},
     "frontiers": {*BASE, "documents", "graph", "search", "profiler", "api"},
-    "insight": {*BASE, "documents", "graph", "search"},
+    "insight": {*BASE, "documents", "graph", "search", "report"},
     "cli": {*BASE, "documents", "report", "profiler", "frontiers", "insight", ""},
     "__main__": {"cli"},
 }

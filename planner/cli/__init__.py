@@ -13,10 +13,22 @@ import sys
 from collections.abc import Sequence
 
 import planner
-from planner.cli import check, demo, diff, failures, plan, profile, report, show, sweep, verify
+from planner.cli import (
+    check,
+    demo,
+    diff,
+    explain,
+    failures,
+    plan,
+    profile,
+    report,
+    show,
+    sweep,
+    verify,
+)
 from planner.cli.console import Console
 
-COMMANDS = (profile, plan, show, diff, sweep, report, verify, check, demo)
+COMMANDS = (profile, plan, show, diff, sweep, report, explain, verify, check, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -40,6 +40,8 @@ class Kept:
         """The reason in words."""
         if not self.possible:
             return "cannot be made again from what is there in backward"
+        if not self.saved and self.costs_ns <= 0:
+            return "needed outside the segment, which need not make it again"
         if not self.saved:
             return f"not needed itself; without it the replay takes {format_ns(self.costs_ns)} more"
         if self.frees_bytes <= 0:
@@ -59,9 +61,16 @@ class GivenUp:
     Attributes:
         address: its op address.
         size_bytes: the size of its storage.
-        op_ns: how long its own op takes.
+        takes_bytes: what keeping it would take.
+        saves_ns: what keeping it would save of the replay.
     """
 
     address: str
     size_bytes: int
-    op_ns: int
+    takes_bytes: int
+    saves_ns: int
+
+    @property
+    def ns_per_mib(self) -> float | None:
+        """The price paid for it now, or None where keeping it takes nothing."""
+        return self.saves_ns / (self.takes_bytes / MIB) if self.takes_bytes > 0 else None

@@ -26,20 +26,21 @@ def kept_values(graph: Graph, span: Span) -> tuple[Kept, ...]:
 
 
 def given_up_values(graph: Graph, span: Span) -> tuple[GivenUp, ...]:
-    """Return the values that a span gives up, in forward order."""
+    """Return the values that a span gives up, each with what keeping it would do."""
     addresses = graph.places.addresses(span.start, span.stop)
     return tuple(
-        GivenUp(
-            output_address(address, output),
-            graph.storage_bytes(value),
-            graph.profile.ops[op].time_ns,
-        )
+        _given_up(graph, span, value, output_address(address, output))
         for op, address in enumerate(addresses, span.start)
         for output, value in enumerate(graph.outputs(op))
         if value not in span.keep
         and graph.packed_inside(value, span.start, span.stop)
         and graph.made_inside(value, span.start, span.stop)
     )
+
+
+def _given_up(graph: Graph, span: Span, value: int, address: str) -> GivenUp:
+    freed, cost = _difference(graph, span, replace(span, keep=span.keep | {value}))
+    return GivenUp(address, graph.storage_bytes(value), -freed, -cost)
 
 
 def _kept(graph: Graph, span: Span, value: int, address: str) -> Kept:

@@ -1,0 +1,37 @@
+"""`planner explain PLAN UNIT --profile FILE`: one unit's choices and prices. Needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.cli.arguments import add_command
+from planner.cli.console import Console
+
+if TYPE_CHECKING:
+    from planner.cli.arguments import Subcommands
+
+
+def add_parser(subcommands: Subcommands) -> None:
+    """Add the subcommand."""
+    summary = "Say what a unit keeps and gives up, what each choice costs, and what else it could."
+    parser = add_command(subcommands, "explain", summary, run)
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="a stored plan")
+    parser.add_argument("unit", metavar="UNIT", help="a unit's qualified name; . for the model")
+    parser.add_argument(
+        "--profile", metavar="FILE", type=Path, required=True, help="the profile of the step"
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Explain."""
+    import planner
+    from planner.insight import graph_for
+    from planner.insight.unit import explain
+
+    plan, profile = planner.Plan.load(args.plan), planner.Profile.load(args.profile)
+    found = explain(graph_for(plan, profile), plan, args.unit)
+    console.result(str(found), lambda: json.dumps(found.to_dict(), indent=2))
+    return 0
