@@ -49,10 +49,12 @@ def test_alternatives_are_played_by_the_simulator() -> None:
     keep = choices["keep all of it"]
     assert (keep.peak_bytes, keep.overhead_ratio) == (PROFILE.plain_peak_bytes, 0.0)
     plain = from_profile(PROFILE, PROFILE.plain_peak_bytes, graph=GRAPH)
-    choices = {a.choice: a for a in explain(GRAPH, plain, ".").alternatives}
+    found = [explain(GRAPH, plain, unit) for unit in UNITS[1:]]
+    choices = {a.choice: a for e in found for a in e.alternatives}
     assert set(choices) == {"as planned", "give up all of it"}
     give_up = choices["give up all of it"]
-    assert give_up.overhead_ratio > 0 and give_up.peak_bytes < PROFILE.plain_peak_bytes
+    assert give_up.overhead_ratio > 0
+    assert choices["as planned"].overhead_ratio == 0
 
 
 def test_a_value_that_is_given_up_names_what_keeping_it_would_do() -> None:
