@@ -202,6 +202,15 @@ def test_pinned_to_recompute_goes_even_when_there_is_room() -> None:
     assert result.overhead_ns > 0 and result.status != "empty"
 
 
+def test_everything_can_be_pinned_to_recompute() -> None:
+    graph = GRAPHS["tanh"]
+    pins = Pins(recompute=(".",))
+    saved = {t.value for t in graph.profile.saved}
+    gone = dropped_makers(graph, search(graph, 1 << 40, pins=pins))
+    assert gone == {graph.profile.values[v].op for v in saved} - {-1, graph.forward_stop - 1}
+    assert floor(graph, pins=pins)[1] < 0.6 * graph.profile.plain_peak_bytes
+
+
 def test_the_innermost_pin_decides() -> None:
     graph = GRAPHS["chain"]
     pins = Pins(recompute=("blocks.2",), save=("blocks.2.act",))

@@ -32,11 +32,13 @@ class Blocks:
         edges: positions e_0 < e_1 < ... < e_n; block b is the ops [e_b, e_b+1).
         kinds: for each block, a number that equal blocks share.
         first_of: for each kind, the first block of that kind.
+        marks: positions where a replay may be cut: the edges, and those that pins removed.
     """
 
     edges: tuple[int, ...]
     kinds: tuple[int, ...]
     first_of: tuple[int, ...]
+    marks: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -48,7 +50,7 @@ def split(graph: Graph, wishes: Wishes | None = None) -> Blocks:
     No block edge parts a value that must be given up from its packs, and blocks with different
     wishes are different.
     """
-    edges = _edges(graph)
+    edges = marks = _edges(graph)
     wishes = wishes or Wishes()
     if wishes.forced:
         edges = _whole(graph, edges, wishes)
@@ -61,7 +63,7 @@ def split(graph: Graph, wishes: Wishes | None = None) -> Blocks:
         kinds.append(kind)
         if kind == len(first_of):
             first_of.append(block)
-    return Blocks(tuple(edges), tuple(kinds), tuple(first_of))
+    return Blocks(tuple(edges), tuple(kinds), tuple(first_of), tuple(marks))
 
 
 def _whole(graph: Graph, edges: list[int], wishes: Wishes) -> list[int]:

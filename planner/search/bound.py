@@ -4,22 +4,24 @@ At a moment t after forward, everything that backward has yet to ask for must be
 live at t. So the replay time of any plan within a budget is at least that of the best keep set of
 the whole forward with as many kept bytes as the budget leaves at t; spans and cuts only add
 limits. The linear relaxation of that problem (`planner.search.fill.least_ns`) bounds it from
-below. Each op that runs again was once under a tape, and some span was opened, so that is counted
-too. The best of a few moments is taken.
+below. Tapes count too: one lies over every op that runs again and over all ops from the making of
+a given-up value to its last pack, and some span was opened. The best of a few moments is taken.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from planner.graph.cost import TAPE_SPAN_NS
+from planner.graph.cost import TAPE_OP_NS, TAPE_SPAN_NS
 from planner.graph.model import Graph
 from planner.search.fill import least_ns
 from planner.search.frontier import KeepProblem
 from planner.search.pins import Wishes
 from planner.search.ranges import Range
+from planner.search.spans import last_pack
 
 _MOMENTS = 4
 
@@ -36,9 +38,16 @@ class LowerBound:
     def __init__(self, graph: Graph, edges: tuple[int, int], wishes: Wishes) -> None:
         self.graph = graph
         self.problem: KeepProblem[int] | None = None
+        self.tape: dict[int, range] = {}
         self.moments: list[int] = []
         if len(graph.root_calls) == 1 and edges[1] < graph.n_ops:
-            self.problem = Range(graph, edges, wishes).problem()
+            problem = Range(graph, edges, wishes).problem()
+            bare = [ns - TAPE_OP_NS for ns in problem.cost_ns]
+            self.problem = replace(problem, cost_ns=bare)
+            first = edges[0]
+            for value in problem.wanted:
+                maker = graph.profile.values[value].op
+                self.tape[value] = range(maker - first, last_pack(graph, first, value) - first)
             parts = np.array_split(np.arange(edges[1], graph.n_ops), _MOMENTS)
             self.moments = [int(p[graph.plain_live[p].argmax()]) for p in parts if p.size]
 
@@ -65,10 +74,8 @@ class LowerBound:
             for v, size in problem.size_bytes.items()
             if v in later or v not in problem.wanted
         }
-        part = KeepProblem(
-            problem.reads, problem.makes, problem.cost_ns, later, sizes, problem.banned
-        )
-        return least_ns(part, budget_bytes - fixed)
+        part = replace(problem, wanted=later, size_bytes=sizes)
+        return least_ns(part, budget_bytes - fixed, self.tape, TAPE_OP_NS)
 
     def _asked_after(self, value: int, moment: int) -> bool:
         """Live at the moment in the plain step, and unpacked only after it."""

@@ -16,7 +16,7 @@ Sizes are scaled to MiB inside; the result is rounded and evaluated again in int
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -38,7 +38,7 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
     """
     if not problem.wanted:
         return evaluate(problem, frozenset())
-    model = _Model(problem)
+    model = _Model(problem, {}, 0)
     with quiet_stdout():
         result = milp(
             model.cost,
@@ -56,14 +56,27 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
     return choice if choice.kept_bytes <= limit_bytes else None
 
 
-def least_ns(problem: KeepProblem[K], limit_bytes: int) -> float | None:
-    """Return a lower bound in ns on the replay time when at most `limit_bytes` are kept.
+def least_ns(
+    problem: KeepProblem[K],
+    limit_bytes: int,
+    tape: Mapping[K, Sequence[int]] | None = None,
+    tape_ns: int = 0,
+) -> float | None:
+    """Return a lower bound in ns on the added time when at most `limit_bytes` are kept.
 
-    None when HiGHS finds no bound; infinity when no choice keeps so little.
+    Args:
+        problem: the segment.
+        limit_bytes: the limit.
+        tape: for wanted values, the ops that are under a tape when the value is given up. Ops
+            that run again are under one as well.
+        tape_ns: what an op under a tape costs, however many values need it there.
+
+    Returns:
+        The bound; None when HiGHS finds none, infinity when no choice keeps so little.
     """
     if not problem.wanted:
         return 0.0
-    model = _Model(problem)
+    model = _Model(problem, tape or {}, tape_ns)
     with quiet_stdout():
         result = linprog(
             model.cost,
@@ -71,6 +84,7 @@ def least_ns(problem: KeepProblem[K], limit_bytes: int) -> float | None:
             b_ub=np.append(-model.right, limit_bytes / _MIB),
             bounds=np.stack([model.low, np.ones(model.size)], axis=1),
             method="highs",
+            options={"time_limit": _MOST_SECONDS},
         )
     if result.status == 2:
         return float("inf")
@@ -78,9 +92,11 @@ def least_ns(problem: KeepProblem[K], limit_bytes: int) -> float | None:
 
 
 class _Model(Generic[K]):
-    """The program's matrices; variables are first `run` by op, then `keep` by value."""
+    """The program's matrices; variables are `run` by op, then `keep` by value, then tapes by op."""
 
-    def __init__(self, problem: KeepProblem[K]) -> None:
+    def __init__(
+        self, problem: KeepProblem[K], tape: Mapping[K, Sequence[int]], tape_ns: int
+    ) -> None:
         ops = _reachable(problem)
         number = {op: i for i, op in enumerate(ops)}
         values = dict.fromkeys((*problem.wanted, *(r for op in ops for r in problem.reads[op])))
@@ -88,11 +104,15 @@ class _Model(Generic[K]):
         at = {v: len(ops) + i for i, v in enumerate(self.values)}
         self.ops = ops
         self.maker = problem.maker
-        self.size = len(ops) + len(self.values)
+        taped = sorted({*ops, *(i for v in problem.wanted for i in tape.get(v, ()))})
+        over = {
+            op: len(ops) + len(self.values) + i for i, op in enumerate(taped if tape_ns else ())
+        }
+        self.size = len(ops) + len(self.values) + len(over)
         self.low = np.zeros(self.size)
-        self.high = np.ones(self.size)
         self.cost = np.zeros(self.size)
         self.cost[: len(ops)] = [problem.cost_ns[op] / 1e3 for op in ops]
+        self.cost[self.size - len(over) :] = tape_ns / 1e3
         self.sizes = np.zeros(self.size)
         self.entries: list[tuple[int, int, float]] = []
         self.right_sides: list[float] = []
@@ -103,6 +123,11 @@ class _Model(Generic[K]):
                 if read in at:
                     makers = [number[problem.maker[read]]] if read in problem.maker else []
                     self._row([at[read], *makers], number[op], 0.0)
+        for op in ops if over else ():
+            self._row([over[op]], number[op], 0.0)
+        for v in problem.wanted if over else ():
+            for op in tape.get(v, ()):
+                self._row([over[op], at[v]], None, 1.0)
         for v, column in at.items():
             self.sizes[column] = problem.size_bytes.get(v, 0) / _MIB
             if v in problem.banned:

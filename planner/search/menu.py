@@ -114,7 +114,8 @@ class Menu:
         return Option(first, stop, shape.freed_bytes, need, cost, template)
 
     def _measured(self, first: int, stop: int) -> Iterator[Template]:
-        here = Range(self.graph, self.edges[first : stop + 1], self.wishes)
+        edges = self.edges[first : stop + 1]
+        here = Range(self.graph, edges, self.wishes, self.blocks.marks)
         frontier = stop - first <= FRONTIER_BLOCKS and here.stop - here.start <= FRONTIER_OPS
         made_of_shorter = set(range(1, stop - first)) <= set(self.lengths)
         seen: set[tuple[Span, ...]] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -24,11 +24,22 @@ MOST_CUTS = 14
 
 
 class Range:
-    """Ops [edges[0], edges[-1]) with inner block edges."""
+    """Ops [edges[0], edges[-1]).
 
-    def __init__(self, graph: Graph, edges: Sequence[int], wishes: Wishes) -> None:
+    Args:
+        graph: the step.
+        edges: the ends and the block edges between.
+        wishes: pins and exclusions.
+        marks: positions where the replay may be cut; the edges when empty.
+    """
+
+    def __init__(
+        self, graph: Graph, edges: Sequence[int], wishes: Wishes, marks: Sequence[int] = ()
+    ) -> None:
         self.graph = graph
         self.edges = tuple(edges)
+        inside = marks[bisect_right(marks, edges[0]) : bisect_left(marks, edges[-1])]
+        self.marks = (edges[0], *inside, edges[-1]) if marks else self.edges
         self.start, self.stop = edges[0], edges[-1]
         self.wishes = wishes
         stay = wishes.saved | wishes.excluded if not wishes.plain() else frozenset()
@@ -48,7 +59,7 @@ class Range:
         everything = self._spans(self.wanted)
         yield everything
         for levels in range(1, MOST_LEVELS + 1):
-            if len(self.edges) > 2 and 2**levels < len(self.edges):
+            if 2**levels < len(self.marks):
                 yield with_cuts(everything, self._cuts(levels))
 
     def _choices(self) -> Iterator[Choice[int]]:
@@ -124,7 +135,7 @@ class Range:
         return tight_spans(self.graph, self.start, self.stop, dropped, held)
 
     def _cuts(self, levels: int) -> tuple[tuple[int, int], ...]:
-        graph, edges = self.graph, self.edges
+        graph, edges = self.graph, self.marks
         inside = [0] * (len(edges) - 1)
         entering = [0] * (len(edges) - 1)
         lasts: dict[int, int] = {}

@@ -135,8 +135,9 @@ class _Planner:
         low, high = self.lowest_target, int(self.graph.plain_live.max(initial=0))
         agree = [self._adds(low), self._adds((low + high) // 2)]
         if not all(agree):
-            for rung in range(1, _RUNGS):
-                self._adds(low + (high - low) * rung // _RUNGS)
+            rungs = _RUNGS * min(2, len(self.graph.root_calls))
+            for rung in range(1, rungs):
+                self._adds(low + (high - low) * rung // rungs)
             self._descend()
 
     def _descend(self) -> None:

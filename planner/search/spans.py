@@ -93,7 +93,7 @@ def tight_spans(
     """
     held = keep | saved_inside(graph, start, stop) - dropped
     first = _first_ops(graph, start, stop, held)
-    needed = [(first[value], _last_pack(graph, start, value)) for value in dropped]
+    needed = [(first[value], last_pack(graph, start, value)) for value in dropped]
     return tuple(
         Span(low, high, frozenset(v for v in held if low <= graph.profile.values[v].op < high))
         for low, high in _merged(graph, start, stop, needed)
@@ -130,8 +130,8 @@ def _first_ops(graph: Graph, start: int, stop: int, held: frozenset[int]) -> dic
     return first
 
 
-def _last_pack(graph: Graph, start: int, value: int) -> int:
-    """The first position at which a span can stop with all packs of the value inside."""
+def last_pack(graph: Graph, start: int, value: int) -> int:
+    """Return the first position where a span can stop with all packs of the value inside."""
     saved = graph.saved_of(value)
     last = max(tensor.packed_at for tensor in saved)
     complete = len(graph.packed_inside(value, start, last)) == len(saved)
