@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import planner
 from planner.cli import (
+    calibrate,
     check,
     demo,
     diff,
@@ -28,7 +29,7 @@ from planner.cli import (
 )
 from planner.cli.console import Console
 
-COMMANDS = (profile, plan, show, diff, sweep, report, explain, verify, check, demo)
+COMMANDS = (profile, plan, show, diff, sweep, report, explain, verify, check, calibrate, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

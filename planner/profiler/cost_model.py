@@ -21,8 +21,9 @@ _TRANSCENDENTAL = {
     "exp": 1, "exp_": 1, "expm1": 1, "log": 1, "log1p": 1, "log_": 1, "tanh": 1, "sigmoid": 1,
     "sigmoid_": 1, "erf": 1, "sin": 1, "cos": 1, "pow": 2, "softplus": 2, "logsumexp": 1,
     "gelu": 1, "gelu_backward": 2, "silu": 1, "silu_": 1, "silu_backward": 1, "mish": 2,
-    "elu": 1, "_softmax": 1, "_log_softmax": 1, "_log_softmax_backward_data": 1,
+    "elu": 1, "_softmax": 1, "_safe_softmax": 1, "_log_softmax": 1, "_log_softmax_backward_data": 1,
 }  # fmt: skip
+_PRODUCTS = (1, 2)  # exponents whose power kernels multiply
 _NORMS = (
     "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit", "native_group_norm",
     "_fused_rms_norm", "cudnn_batch_norm", "var_mean", "mean", "sum", "var", "_softmax_backward",
@@ -47,6 +48,9 @@ class CostModel:
         """
         name = func._overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else ""
         made = list(tensors_in(out))
+        traits = traits_of(func)
+        if traits.blank:
+            return self.spec.overhead_ns
         moved = sum(_bytes(t) for t in (*tensors_in(arguments), *made))
         elements = max((t.numel() for t in made), default=0)
         spec = self.spec
@@ -57,8 +61,8 @@ class CostModel:
         else:
             seconds = max(
                 seconds,
-                _TRANSCENDENTAL.get(name, 0) * elements / spec.transcendental_per_s,
-                elements / spec.random_per_s if traits_of(func).random else 0.0,
+                _transcendentals(name, arguments) * elements / spec.transcendental_per_s,
+                elements / spec.random_per_s if traits.random else 0.0,
             )
         return spec.overhead_ns + int(seconds * 1e9)
 
@@ -68,6 +72,19 @@ class CostModel:
         rate = rates.get(dtype, rates.get("float32", min(rates.values())))
         share = self.spec.matmul_share
         return rate * share * (self.spec.attention_share if "attention" in name else 1.0)
+
+
+def _transcendentals(name: str, arguments: Any) -> int:
+    """How many exponentials one element costs; a small power is a product."""
+    args = arguments[0]
+    if (
+        name == "pow"
+        and len(args) == 2
+        and isinstance(args[1], (int, float))
+        and args[1] in _PRODUCTS
+    ):
+        return 0
+    return _TRANSCENDENTAL.get(name, 0)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
