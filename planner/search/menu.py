@@ -64,8 +64,7 @@ class Menu:
         longest = max((self.edges[j] - self.edges[i] for i, j in self._runs()), default=1)
         self.shaper = Shaper(graph, Window(self.edges[0], self.edges[-1]), longest)
         self.cost_ns = np.array(
-            [op.time_ns + REPLAY_OP_NS for op in graph.profile.ops[: graph.forward_stop]],
-            dtype=np.int64,
+            [op.time_ns + REPLAY_OP_NS for op in graph.profile.ops], dtype=np.int64
         )
         plain = graph.plain_live
         pairs = zip(self.edges, self.edges[1:], strict=False)
@@ -96,7 +95,10 @@ class Menu:
     def _options(self, first: int, stop: int) -> Iterator[Option]:
         kinds = self.blocks.kinds[first:stop]
         if kinds not in self.templates:
-            self.templates[kinds] = tuple(self._measured(first, stop))
+            found = tuple(self._measured(first, stop))
+            if not found and stop - first == 1:  # what pins ask for cannot run: leave it alone
+                found = tuple(self._played(first, stop, ()))
+            self.templates[kinds] = found
         yield from undominated(self._option(t, first, stop) for t in self.templates[kinds])
 
     def _option(self, template: Template, first: int, stop: int) -> Option:
@@ -120,16 +122,18 @@ class Menu:
         made_of_shorter = set(range(1, stop - first)) <= set(self.lengths)
         seen: set[tuple[Span, ...]] = set()
         for spans in here.proposals(frontier):
-            if spans in seen or (made_of_shorter and not here.is_joined(spans)):
-                continue
-            seen.add(spans)
-            forward = Window(here.start, here.stop)
-            backward = Window(self.windows[stop - 1].start, self.windows[first].stop)
-            try:
-                shape = self.shaper.shape(spans, forward, backward)
-            except IllegalSpanError:
-                continue
-            yield Template(first, stop, spans, shape)
+            if spans not in seen and (here.is_joined(spans) or not made_of_shorter):
+                seen.add(spans)
+                yield from self._played(first, stop, spans)
+
+    def _played(self, first: int, stop: int, spans: tuple[Span, ...]) -> Iterator[Template]:
+        """The template of some spans; none when the engine could not run them."""
+        forward = Window(self.edges[first], self.edges[stop])
+        backward = Window(self.windows[stop - 1].start, self.windows[first].stop)
+        try:
+            yield Template(first, stop, spans, self.shaper.shape(spans, forward, backward))
+        except IllegalSpanError:
+            return
 
     def _moved(self, span: Span, shift: int) -> Span:
         if not shift:

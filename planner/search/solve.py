@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
 from planner.documents.plan import Exclusion, Pins
 from planner.errors import InfeasibleBudgetError, PlannerError
@@ -169,13 +169,11 @@ class _Planner:
         return tuple(span for option in result.options for span in self.menu.spans(option))
 
 
-_known: WeakKeyDictionary[Graph, dict[Wishes, _Planner]] = WeakKeyDictionary()
-
-
 def _planner(graph: Graph, pins: Pins, exclusions: Iterable[Exclusion]) -> _Planner:
     """The planner of a graph; what it knows does not depend on the budgets asked before."""
-    wanted = wishes(graph, pins, exclusions)
-    known = _known.setdefault(graph, {})
-    if wanted not in known:
-        known[wanted] = _Planner(graph, wanted)
-    return known[wanted]
+    return _remembered(graph, wishes(graph, pins, exclusions))
+
+
+@lru_cache(maxsize=4)
+def _remembered(graph: Graph, wanted: Wishes) -> _Planner:
+    return _Planner(graph, wanted)
