@@ -17,6 +17,8 @@ from document_samples import EMPTY_PLAN, PLAN
 import planner
 from planner.arbiter import from_profile
 from planner.cli import main
+from planner.cli.console import Console
+from planner.cli.plotting import draw_plan
 from planner.cli.report import render
 from planner.documents import Boundary, Exclusion, Pins, Plan, Segment
 from planner.frontiers import sweep_profile
@@ -262,6 +264,13 @@ def test_a_sweep_is_drawn_by_matplotlib(files: tuple[str, str]) -> None:
     assert main(["sweep", files[1], "--plot", "frontier.png", "-q"]) == 0
     assert Path("frontier.png").read_bytes()[:4] == b"\x89PNG"
     assert main(["sweep", files[1], "--plot", "frontier.nonsense", "-q"]) == 2
+
+
+def test_a_plan_is_drawn_on_its_frontier(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plots" / "frontier.svg"
+    draw_plan(MIDDLE, PROFILE, path, Console(quiet=True))
+    assert "<svg" in path.read_text()
 
 
 CHROMIUM = next(

@@ -13,7 +13,7 @@ from planner.documents.timeline import KINDS, Line, Timeline
 from planner.errors import StalePlanError
 from planner.graph import Graph, simulate
 from planner.graph.timeline import memory_line
-from planner.insight import graph_for, keep_reasons, timeline
+from planner.insight import graph_for, keep_reasons, predict, timeline
 from planner.report.svg import SIDE, scaled, slim
 from planner.report.timeline import COLUMNS, columns_of, timeline_charts, timeline_text
 from planner.search import floor
@@ -83,6 +83,19 @@ def test_every_kept_value_has_a_reason_with_its_price() -> None:
     for kept in (k for row in reasons for k in row):
         assert kept.why
         assert kept.frees_bytes <= kept.size_bytes
+
+
+def test_a_plan_is_predicted_anew_from_the_times_of_another_profile() -> None:
+    profile = PROFILES[1]
+    graph = Graph.of(profile)
+    plan = from_profile(profile, floor(graph)[1], graph=graph)
+    assert predict(graph, plan) == plan
+    slower = replace(profile, step_time_ns=2 * profile.step_time_ns)
+    again = predict(Graph.of(slower), plan)
+    assert again.predicted_peak_bytes == plan.predicted_peak_bytes
+    assert again.predicted_overhead_ratio == pytest.approx(
+        plan.predicted_overhead_ratio / 2, abs=1e-6
+    )
 
 
 def test_a_plan_for_another_model_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from planner.cli.arguments import add_command, add_model, add_output, check_output, save
 from planner.cli.console import Console
 from planner.cli.estimating import add_estimate, autocasting, estimate_arguments
+from planner.cli.plotting import add_plot, draw_plan
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def add_parser(subcommands: Subcommands) -> None:
     )
     parser.add_argument("--profile", metavar="FILE", type=Path, help="plan from this profile")
     add_estimate(parser)
+    add_plot(parser)
     add_output(parser, "the plan")
 
 
@@ -55,18 +57,24 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with console.stages(2) as stage:
         stage("loading the model")
         target = load_target(args.model)
+        profile = None if args.profile is None else planner.Profile.load(args.profile)
         stage("profiling and searching")
         with autocasting(args, target.model):
             plan = planner.plan(
                 target.model,
                 budget_mb=args.budget,
-                profile=None if args.profile is None else planner.Profile.load(args.profile),
+                profile=profile,
                 search=args.search,
                 save=tuple(args.save),
                 recompute=tuple(args.recompute),
                 **target.step_arguments(),
                 **estimate_arguments(args),
             )
+            if args.plot is not None:
+                profile = profile or planner.profile(
+                    target.model, **target.step_arguments(), **estimate_arguments(args)
+                )
+                draw_plan(plan, profile, args.plot, console)
     if args.output is not None:
         save(plan, args.output, args.force, console)
     console.result(str(plan), plan.to_json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.cli.arguments import MODEL_HELP, add_command
 from planner.cli.console import Console
+from planner.cli.plotting import add_plot, draw
 
 if TYPE_CHECKING:
     from planner.cli.arguments import Subcommands
@@ -29,9 +30,7 @@ def add_parser(subcommands: Subcommands) -> None:
         help="look at this budget (300MB, 80%%); may be repeated (default: 50 of them)",
     )
     parser.add_argument("--points", type=int, default=50, metavar="N", help="budgets (50)")
-    parser.add_argument(
-        "--plot", metavar="FILE", type=Path, help="also draw it (png, svg, pdf); needs matplotlib"
-    )
+    add_plot(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -44,10 +43,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         stage("searching")
         frontier = sweep_profile(profile, args.budget, points=max(2, args.points))
     if args.plot is not None:
-        from planner.report.plot import plot_frontier
-
-        plot_frontier(frontier, args.plot)
-        console.note(f"wrote {args.plot}")
+        draw(frontier, args.plot, console)
     console.result(str(frontier), lambda: json.dumps(frontier.to_dict(), indent=2))
     return 0
 

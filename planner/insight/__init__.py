@@ -1,6 +1,6 @@
 """What a stored plan does to the step of a stored profile: pure, no model and no torch.
 
-Called by `planner report` and `planner explain`.
+Called by `planner report`, `planner explain` and `planner plan --plot`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from planner.documents.timeline import Timeline
 from planner.errors import StalePlanError
 from planner.graph import Graph, resolve
 from planner.graph.reasons import kept_values
+from planner.graph.simulate import simulate
 from planner.graph.timeline import memory_line
 from planner.search.holders import _unit_at as unit_at
 
@@ -37,6 +38,22 @@ def graph_for(plan: Plan, profile: Profile) -> Graph:
             fix="profile the model again, and plan again from that profile",
         )
     return Graph.of(profile)
+
+
+def predict(graph: Graph, plan: Plan) -> Plan:
+    """Return the plan with peak and overhead predicted from this profile.
+
+    Times are measured, so another profile of the same step tells other times.
+
+    Raises:
+        StalePlanError: the plan names units or ops that the profile does not have.
+    """
+    result = simulate(graph, resolve(graph, plan.segments))
+    return replace(
+        plan,
+        predicted_peak_bytes=result.peak_bytes,
+        predicted_overhead_ratio=round(result.overhead_ns / max(graph.profile.step_time_ns, 1), 6),
+    )
 
 
 def timeline(graph: Graph, plan: Plan) -> Timeline:
