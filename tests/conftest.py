@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `ci` draws few examples, `nightly` thousands (HYPOTHESIS_PROFILE=nightly)."""
+"""Hypothesis profiles: `ci`, and `nightly` with HYPOTHESIS_PROFILE=nightly."""
 
 from __future__ import annotations
 

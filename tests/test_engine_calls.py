@@ -378,7 +378,7 @@ def test_user_hooks_run_once_and_see_the_same() -> None:
             part.register_full_backward_hook(lambda m, gi, go: (gi[0] * 1.2,)),
             part.up.weight.register_hook(lambda g: order.append("weight") or g * 1.3),
             part.down.register_forward_hook(
-                lambda m, a, out: out.register_hook(lambda g: seen.append(g)) and None
+                lambda m, a, out: out.register_hook(seen.append) and None
             ),
             part.up.weight.register_post_accumulate_grad_hook(lambda p: order.append("post")),
         ]

@@ -659,10 +659,10 @@ LOSSES = [
     ),
     Case(
         "cross_entropy2d",
-        lambda: nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss,
         lambda b: (floats(5, 3, 3)(b)[0], torch.arange(b * 9).view(b, 3, 3) % 5),
     ),
-    Case("nll", lambda: nn.NLLLoss(), labels(5, classes=5)),
+    Case("nll", nn.NLLLoss, labels(5, classes=5)),
     Case("multi_margin", nn.MultiMarginLoss, labels(5, classes=5)),
     Case(
         "ctc",

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from planner.errors import ReplayError
+from planner.replay.choices import choices, chosen
 from planner.replay.flow import Arg, Key, rebuild
 from planner.replay.program import Program
 from planner.replay.record import OpRecord, build_tree, tensors_in
@@ -51,6 +52,7 @@ class SegmentState:
 
     __slots__ = (
         "cell_uses",
+        "choices",
         "counter",
         "done",
         "left",
@@ -70,6 +72,7 @@ class SegmentState:
         self.name = name
         self.counter = counter
         self.lock = threading.RLock()
+        self.choices = choices()
         self.program: Program | None = None
         self.open_tape: Any = None
         self.sources: dict[Key, tuple[torch.Tensor, int | None]] = {}
@@ -101,7 +104,7 @@ class SegmentState:
         with self.lock:
             base = self.memo.get(key)
             if base is None:
-                with below_autograd():
+                with below_autograd(), chosen(self.choices):
                     base = self._make(key)
             view: torch.Tensor = rebuild(base, arg)
             if self.served:

@@ -9,6 +9,7 @@ closes, so that whatever comes after a difference can still be replayed.
 
 from __future__ import annotations
 
+from math import copysign
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class Tape(TapeWriter):
         if copy is not None:
             return copy, None
         tensor, version = self.kept.get(key) or self.flow.outside[key]
-        return (tensor if tensor.is_leaf else tensor.detach()), version
+        return tensor.detach(), version  # also of a leaf: its `.data` may be replaced
 
     # -- every op -----------------------------------------------------------------------------
 
@@ -123,7 +124,11 @@ class Tape(TapeWriter):
             at = self.at
             if at < len(program.path):
                 record, busy = program.path[at]
-                if record.func is func and self._same(record, types, args, kwargs):
+                if (
+                    record.func is func
+                    and len(self.base) == record.slots  # else fewer tensors were packed before
+                    and self._same(record, types, args, kwargs)
+                ):
                     if busy:
                         return self._follow(program, record, at, args, kwargs)
                     out = record.call(*args, **kwargs) if kwargs else record.call(*args)
@@ -203,7 +208,10 @@ class Tape(TapeWriter):
                 ):
                     return False
             elif wanted is not got and not (
-                kind is type(got) and kind in _COMPARED and wanted == got
+                kind is type(got)
+                and kind in _COMPARED
+                and wanted == got
+                and (wanted or kind is not float)  # zeros have signs
             ):
                 if self._same_constant(wanted, got):
                     continue
@@ -249,7 +257,9 @@ class Tape(TapeWriter):
             return False
         if isinstance(got, torch.Generator):
             return isinstance(wanted, torch.Generator)
-        return type(wanted) is type(got) and bool(wanted == got)
+        if type(wanted) is not type(got) or wanted != got:
+            return False
+        return type(got) is not float or copysign(1.0, wanted) == copysign(1.0, got)
 
     def _same_tensor(self, wanted: Arg, got: torch.Tensor) -> bool:
         slot = self.known.get(got.untyped_storage()._cdata)
@@ -306,16 +316,19 @@ class Tape(TapeWriter):
             packed = self.packed
             if packed < len(program.packs):
                 pack = program.packs[packed]
-                if pack.at == self.at and (pack.stays or self._same_pack(pack, tensor)):
-                    self.packed = packed + 1
-                    return self.give_up(pack.arg, tensor) if pack.dropped else kept(tensor)
-                self.flow.roll_back(pack.slots)
+                if pack.at == self.at:
+                    if pack.stays or self._same_pack(pack, tensor):
+                        self.packed = packed + 1
+                        return self.give_up(pack.arg, tensor) if pack.dropped else kept(tensor)
+                    self.flow.roll_back(pack.slots)
             self._diverge(None)
         return self.record_pack(tensor)
 
     def _same_pack(self, pack: Pack, tensor: torch.Tensor) -> bool:
+        if type(tensor) not in PLAIN or len(self.base) != pack.slots:
+            return False
         try:
-            return type(tensor) in PLAIN and self._same_tensor(pack.arg, tensor)
+            return self._same_tensor(pack.arg, tensor)
         except (RuntimeError, NotImplementedError):
             return False
 
