@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -101,3 +102,23 @@ def test_the_benchmark_measures_all_variants_and_writes_its_file(
     assert set(written) == {"command", "sizes", "versions", "hardware", "results"}
     printed = capsys.readouterr().out
     assert all(variant in printed for variant in bench.VARIANTS)
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    readme = (SCRIPTS.parent / "README.md").read_text()
+    example = readme.split("```python\n", maxsplit=1)[1].split("```", maxsplit=1)[0]
+    names: dict[str, object] = {}
+    exec(example, names)
+    plan = names["plan"]
+    assert isinstance(plan, planner.Plan)
+    assert plan.measured_peak_bytes is not None
+    assert plan.measured_peak_bytes <= plan.budget_bytes < plan.plain_peak_bytes
+
+
+def test_every_command_is_in_the_readme() -> None:
+    from planner.cli import build_parser
+
+    readme = (SCRIPTS.parent / "README.md").read_text()
+    commands = re.findall(r"^    (\w+)  ", build_parser().format_help(), re.MULTILINE)
+    assert len(commands) >= 6
+    assert [name for name in commands if f"planner {name}" not in readme] == []
