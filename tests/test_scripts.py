@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import planner
+from planner.cli.demo import one_thread
 from planner.units import MIB
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -108,7 +109,8 @@ def test_the_example_of_the_readme_runs() -> None:
     readme = (SCRIPTS.parent / "README.md").read_text()
     example = readme.split("```python\n", maxsplit=1)[1].split("```", maxsplit=1)[0]
     names: dict[str, object] = {}
-    exec(example, names)
+    with one_thread():
+        exec(example, names)
     plan = names["plan"]
     assert isinstance(plan, planner.Plan)
     assert plan.measured_peak_bytes is not None
