@@ -39,6 +39,14 @@ class ChainResult:
     cost_ns: int
     exact: bool
 
+    def peak_bytes(self, top_bytes: int) -> int:
+        """Return the smallest budget that these options fit, for a chain with that top."""
+        freed, peak = 0, 0
+        for option in self.options:
+            peak = max(peak, option.need_bytes - freed)
+            freed += option.freed_bytes
+        return max(peak, top_bytes - freed)
+
 
 class Chain:
     """Blocks 0..n-1 with their options, solved for one budget after another.

@@ -21,6 +21,8 @@ from planner.search.result import SearchResult
 
 METHODS = ("auto", "dp", "milp")
 _RUNGS = 12
+_PREDICTION = 0.005
+"""The simulator agrees when its peak is within so much of the predicted one."""
 _ROUNDING = 1e-3
 """A gap below what measured op times can tell apart; counts as none."""
 
@@ -152,10 +154,13 @@ class _Planner:
                 low = middle
 
     def _adds(self, target_bytes: int) -> bool:
-        """Add what is predicted to fit; return whether it does."""
-        spans = self._propose(target_bytes)
-        found = None if spans is None else self.pool.add(spans, "dp")
-        return found is not None and found.peak_bytes <= target_bytes
+        """Add what is predicted to fit; return whether the simulated peak is as predicted."""
+        result = self.chain.solve(target_bytes)
+        found = None if result is None else self.pool.add(self._spans(result) or (), "dp")
+        if result is None or found is None:
+            return False
+        off = abs(found.peak_bytes - result.peak_bytes(self.chain.top_bytes))
+        return off <= _PREDICTION * found.peak_bytes
 
     def _propose(self, budget_bytes: int) -> tuple[Span, ...] | None:
         return self._spans(self.chain.solve(budget_bytes))
