@@ -10,14 +10,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
 from torch import nn
 
-from planner.applier.marks import calls_on_stack, mark_running_call
+from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.documents import Exclusion, Plan, Segment
 from planner.graph.address import Addresser, split_output
 from planner.replay.audit import Finding
@@ -39,15 +37,15 @@ class _Thread(threading.local):
     tape: Tape | None = None
     segment: int = -1
     owner: Any = None
+    home: int = -1  # mark of the call within which the tape was opened
 
     def __init__(self) -> None:
-        self.calls: dict[int, list[int]] = {}  # numbers of the forwards under way, by runtime
+        self.calls: dict[int, list[int]] = {}  # marks of the forwards under way, by runtime
         self.counts: dict[int, dict[str, int]] = {}
         self.closed: list[Tape] = []  # closed while they handled an op: still to be taken off
 
 
 _thread = _Thread()
-_numbers = count()
 
 
 class Runtime:
@@ -103,17 +101,15 @@ class Runtime:
             remove_mode(tape)
         _thread.closed.clear()
         calls = _thread.calls.setdefault(id(self), [])
-        if calls and calls_on_stack(root) <= len(calls):  # some of them were interrupted
-            calls.clear()
+        if calls:  # interrupted ones are no longer there
+            calls[:] = sorted(marks_on_stack().intersection(calls))
         if not calls:
             if _thread.owner is self:
                 self._close(learn=False)
             _thread.counts[id(self)] = {}
             if self.root is None or self.root() is not root:
                 self.root = weakref.ref(root)
-        number = next(_numbers)
-        calls.append(number)
-        mark_running_call(partial(self._forward_gone, number))
+        calls.append(mark_running_call(self._forward_gone))
         self._act("", "enter", 0)
 
     def forward_ends(self) -> None:
@@ -133,9 +129,9 @@ class Runtime:
             if not calls and _thread.owner is self:
                 self._close(learn=False)
 
-    def _unit_gone(self, tape: weakref.ref[Tape]) -> None:
+    def _unit_gone(self, number: int) -> None:
         """The same for a unit that was called by itself."""
-        if _thread.tape is not None and _thread.tape is tape():
+        if _thread.owner is self and _thread.home == number:
             self._close(learn=False)
 
     def entered(self, unit: str) -> None:
@@ -163,18 +159,17 @@ class Runtime:
     def _open(self, number: int) -> None:
         if not self.enabled or not _replay_can_serve():
             return
-        segment, alone = self.plan.segments[number], not _thread.calls.get(id(self))
-        if alone and segment.start.unit != segment.end.unit:
+        segment, calls = self.plan.segments[number], _thread.calls.get(id(self))
+        if not calls and segment.start.unit != segment.end.unit:
             return  # a unit is called by itself: who knows whether the end ever comes
         if _thread.tape is not None:
-            if _thread.owner is not self:
+            if _thread.owner is not self and _thread.home in marks_on_stack():
                 return
             self._close(learn=False)
+        home = calls[-1] if calls else mark_running_call(self._unit_gone)
         tape = Tape(self.recipes[number])
         tape.open()
-        _thread.tape, _thread.segment, _thread.owner = tape, number, self
-        if alone:
-            mark_running_call(partial(self._unit_gone, weakref.ref(tape)))
+        _thread.tape, _thread.segment, _thread.owner, _thread.home = tape, number, self, home
 
     def _close(self, learn: bool) -> None:
         tape = _thread.tape
