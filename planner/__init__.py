@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from planner.api import profile as profile
     from planner.api import verify as verify
     from planner.applier import apply as apply
+    from planner.batches import best_batch as best_batch
     from planner.documents import Plan as Plan
     from planner.documents import Profile as Profile
     from planner.documents import load as load
+    from planner.documents.batch import BatchChoice as BatchChoice
     from planner.documents.frontier import Frontier as Frontier
     from planner.errors import DocumentError as DocumentError
     from planner.errors import InfeasibleBudgetError as InfeasibleBudgetError
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchChoice",
     "DocumentError",
     "Frontier",
     "InfeasibleBudgetError",
@@ -57,6 +60,7 @@ __all__ = [
     "UnknownUnitError",
     "Verification",
     "apply",
+    "best_batch",
     "load",
     "plan",
     "profile",
@@ -68,6 +72,8 @@ _HOMES = {
     "planner.api": ("plan", "profile", "verify"),
     "planner.applier": ("apply",),
     "planner.documents": ("Plan", "Profile", "load"),
+    "planner.batches": ("best_batch",),
+    "planner.documents.batch": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
     "planner.frontiers": ("sweep",),
     "planner.verifier": ("Verification",),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import planner
 from planner.cli import (
+    batch,
     calibrate,
     check,
     demo,
@@ -29,7 +30,20 @@ from planner.cli import (
 )
 from planner.cli.console import Console
 
-COMMANDS = (profile, plan, show, diff, sweep, report, explain, verify, check, calibrate, demo)
+COMMANDS = (
+    profile,
+    plan,
+    show,
+    diff,
+    sweep,
+    report,
+    explain,
+    batch,
+    verify,
+    check,
+    calibrate,
+    demo,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

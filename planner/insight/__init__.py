@@ -13,7 +13,7 @@ from planner.documents import Plan, Profile
 from planner.documents.reasons import Kept
 from planner.documents.timeline import Timeline
 from planner.errors import StalePlanError
-from planner.graph import Graph, resolve
+from planner.graph import Graph, Span, resolve
 from planner.graph.reasons import kept_values
 from planner.graph.simulate import simulate
 from planner.graph.timeline import memory_line
@@ -40,6 +40,15 @@ def graph_for(plan: Plan, profile: Profile) -> Graph:
     return Graph.of(profile)
 
 
+def replayed_spans(graph: Graph, plan: Plan) -> tuple[Span, ...]:
+    """Return the segments that are replayed as spans; torch's checkpoints are not simulated.
+
+    Raises:
+        StalePlanError: the plan names units or ops that the profile does not have.
+    """
+    return resolve(graph, [s for s in plan.segments if s.runtime == "replay"])
+
+
 def predict(graph: Graph, plan: Plan) -> Plan:
     """Return the plan with peak and overhead predicted from this profile.
 
@@ -48,7 +57,7 @@ def predict(graph: Graph, plan: Plan) -> Plan:
     Raises:
         StalePlanError: the plan names units or ops that the profile does not have.
     """
-    result = simulate(graph, resolve(graph, plan.segments))
+    result = simulate(graph, replayed_spans(graph, plan))
     return replace(
         plan,
         predicted_peak_bytes=result.peak_bytes,
@@ -62,7 +71,7 @@ def timeline(graph: Graph, plan: Plan) -> Timeline:
     Raises:
         StalePlanError: the plan names units or ops that the profile does not have.
     """
-    lines = [memory_line(graph, spans) for spans in ((), resolve(graph, plan.segments))]
+    lines = [memory_line(graph, spans) for spans in ((), replayed_spans(graph, plan))]
     plain, planned = (replace(line, peak_unit=place(graph, line.peak_op)) for line in lines)
     return Timeline(plain, planned, plan.budget_bytes, graph.forward_stop, tuple(_phases(graph)))
 
@@ -94,4 +103,8 @@ def keep_reasons(graph: Graph, plan: Plan) -> tuple[tuple[Kept, ...], ...]:
     Raises:
         StalePlanError: the plan names units or ops that the profile does not have.
     """
-    return tuple(kept_values(graph, span) for span in resolve(graph, plan.segments))
+    found = []
+    for segment in plan.segments:
+        spans = resolve(graph, [segment]) if segment.runtime == "replay" else ()
+        found.append(tuple(kept for span in spans for kept in kept_values(graph, span)))
+    return tuple(found)

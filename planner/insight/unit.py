@@ -10,11 +10,12 @@ from planner.documents import Exclusion, Plan, UnitCall
 from planner.documents.explanation import Alternative, Explanation, OtherBudget
 from planner.documents.reasons import GivenUp, Kept
 from planner.errors import UnknownUnitError
-from planner.graph import Graph, Span, emit, resolve
+from planner.graph import Graph, Span, emit
 from planner.graph.address import Addresser, unit_of
 from planner.graph.reasons import given_up_values, kept_values
 from planner.graph.simulate import simulate
 from planner.graph.span import IllegalSpanError
+from planner.insight import replayed_spans
 from planner.report.rows import short_label
 from planner.search.spans import droppable, saved_inside, tight_spans
 from planner.search.sweep import sweep_budgets
@@ -37,7 +38,7 @@ def explain(graph: Graph, plan: Plan, unit: str) -> Explanation:
     name = "" if unit == "." else unit
     calls = _calls(graph, name)
     inside = frozenset(i for call in calls for i in range(call.enter, call.exit))
-    spans = resolve(graph, plan.segments)
+    spans = replayed_spans(graph, plan)
     mine = [span for span in spans if not inside.isdisjoint(range(span.start, span.stop))]
     saved = _saved(graph, inside)
     given_up, kept = _fates(graph, mine, name)
