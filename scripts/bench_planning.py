@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,12 +28,13 @@ from typing import Any
 
 import torch
 from bench_common import Size, build, facts, timed_s, update_results
+from ckpt_mem import LinearCount
 from torch import nn
 from tqdm import tqdm
 
 import planner
-from planner.arbiter import from_profile
-from planner.graph import Graph, resolve, simulate
+from planner.planning.offline import from_profile
+from planner.profiler.meter import meter_for, step_tensors
 from planner.profiler.step import make_step
 from planner.verifier.measure import measure_peak
 
@@ -146,18 +148,33 @@ def floor_bytes(profile: planner.Profile) -> int:
 
 
 def chain(layers: int, batch: int, width: int) -> list[dict[str, Any]]:
-    """Find the lowest peak of the chain with at most so many extra forwards."""
-    x = torch.randn(batch, width)
-    profile = planner.profile(linear_tanh(layers, width), inputs=(x,), loss_fn=torch.sum)
-    graph = Graph.of(profile)
-    forward_ops = sum(op.phase == "forward" and op.replayable for op in profile.ops)
-    baseline = sum(
-        s.bytes for s in profile.storages if s.category in ("parameter", "gradient", "input")
-    )
-    tried = [_chain_point(profile, graph, budget) for budget in _budgets(profile)]
+    """Find the lowest peak of the chain with at most so many extra forwards.
+
+    On the meta device: sizes are real, nothing is computed, and the plans run there.
+    """
+    with torch.device("meta"):
+        model, x = linear_tanh(layers, width), torch.randn(batch, width)
+    profile = planner.profile(model, inputs=(x,), loss_fn=torch.sum)
+    parts: Counter[str] = Counter()
+    for storage in profile.storages:
+        parts[storage.category] += storage.bytes
+    points = [_chain_point(model, x, profile, budget) for budget in tqdm(_budgets(profile))]
+    best = [min(p for p in points if p[1] <= extra * layers) for extra in CHAIN_TARGETS]
+    activation, baseline = x.numel() * x.element_size(), parts["parameter"] + parts["input"]
     return [
-        _lowest([p for p in tried if p[1] <= extra * forward_ops], extra, forward_ops, baseline, x)
-        for extra in CHAIN_TARGETS
+        {
+            "extra_forwards_allowed": extra,
+            "extra_forwards": round(linears / layers, 3),
+            "predicted_peak_bytes": predicted,
+            "measured_peak_bytes": peak,
+            "activations_above_parameters_and_input": round((peak - baseline) / activation, 2),
+            "gradients_in_activations": round(parts["gradient"] / activation, 2),
+            "activations_above_those_and_gradients": round(
+                (peak - baseline - parts["gradient"]) / activation, 2
+            ),
+            "target": CHAIN_TARGETS[extra],
+        }
+        for extra, (peak, linears, predicted) in zip(CHAIN_TARGETS, best, strict=True)
     ]
 
 
@@ -167,25 +184,19 @@ def _budgets(profile: planner.Profile, steps: int = 40) -> list[int]:
     return [int(low * ratio**i) for i in range(steps + 1)]
 
 
-def _chain_point(profile: planner.Profile, graph: Graph, budget: int) -> tuple[int, int]:
-    plan = from_profile(profile, budget, graph=graph)
-    played = simulate(graph, resolve(graph, plan.segments))
-    return played.peak_bytes, played.replayed_ops
-
-
-def _lowest(
-    points: Sequence[tuple[int, int]], extra: int, forward_ops: int, baseline: int, x: torch.Tensor
-) -> dict[str, Any]:
-    peak, replayed = min(points)
-    activation = x.numel() * x.element_size()
-    return {
-        "extra_forwards_allowed": extra,
-        "extra_forwards": round(replayed / forward_ops, 3),
-        "peak_bytes": peak,
-        "baseline_bytes": baseline,
-        "activations_above_baseline": round((peak - baseline) / activation, 2),
-        "target": CHAIN_TARGETS[extra],
-    }
+def _chain_point(
+    model: nn.Module, x: torch.Tensor, profile: planner.Profile, budget: int
+) -> tuple[int, int, int]:
+    """Return the measured peak, the Linears replayed and the predicted peak."""
+    plan = from_profile(profile, budget)
+    model.zero_grad(set_to_none=True)
+    with planner.apply(model, plan):
+        meter = meter_for(x.device, step_tensors(model, inputs=(x,)))
+        with meter, LinearCount() as linears:
+            out = model(x)
+            out.sum().backward()
+    forward = sum(isinstance(module, nn.Linear) for module in model.modules())
+    return meter.peak_bytes, linears.calls - forward, plan.predicted_peak_bytes
 
 
 PARTS = ("planning", "sweep", "chain")

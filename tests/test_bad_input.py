@@ -360,6 +360,17 @@ def test_profile_of_other_shapes(profile: planner.Profile) -> None:
         )
 
 
+def test_profile_without_the_optimizer(profile: planner.Profile) -> None:
+    net, _ = small_net()
+    optimizer = torch.optim.AdamW(net.parameters())
+    with untouched(net, optimizer):
+        refused(
+            planner.StalePlanError,
+            lambda: planner.plan(net, budget_mb="65%", profile=profile, optimizer=optimizer),
+            "AdamW",
+        )
+
+
 def test_plan_applied_twice(plan: planner.Plan) -> None:
     net, _ = small_net()
     with planner.apply(net, plan), pytest.raises(planner.InvalidModelError) as caught:
