@@ -10,16 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from planner.arbiter import from_profile, settle
 from planner.documents import Pins, Plan, Profile
-from planner.errors import StalePlanError
+from planner.errors import StalePlanError, StepError
+from planner.planning.capped import ran_out_of_memory, settle_capped
+from planner.planning.offline import from_profile
+from planner.planning.settle import settle
 from planner.profiler.build import build_profile
 from planner.profiler.devices import DeviceSpec
 from planner.profiler.estimate import estimate, make_optimizer, on_meta
 from planner.profiler.fingerprint import fingerprint, unit_prints
 from planner.profiler.inputs import find_profile
-from planner.profiler.step import make_step
-from planner.units import parse_budget
+from planner.profiler.step import Step, make_step
+from planner.units import Budget, parse_budget
 from planner.verifier import Verification, verify_plan
 
 Loss = Callable[[Any], Any]
@@ -87,6 +89,7 @@ def plan(
     search: str = "auto",
     save: Sequence[str] = (),
     recompute: Sequence[str] = (),
+    capped: bool = False,
 ) -> Plan:
     """Return the cheapest plan whose training step peaks within the budget.
 
@@ -103,6 +106,9 @@ def plan(
         search: "auto", "dp" or "milp".
         save: patterns of units whose saved tensors always stay.
         recompute: patterns of units whose saved tensors are always given up.
+        capped: run nothing that needs more memory than the budget, the plain step included, and
+            leave out the comparison of replays with their originals. This is also done where the
+            plain step runs out of memory.
 
     Raises:
         InvalidBudgetError: the budget makes no sense.
@@ -115,12 +121,10 @@ def plan(
     budget = parse_budget(budget_mb)
     pins = Pins(tuple(save), tuple(recompute))
     derived = _is_derived(model, device_spec, shards)
-    given = _given_profile(
+    found = _given_profile(
         model, profile, has_step=derived or inputs is not None or step is not None
     )
-    if given is not None:
-        found = given
-    else:
+    if found is None:
         made = make_step(
             model,
             inputs=inputs,
@@ -128,13 +132,13 @@ def plan(
             step=step,
             optimizer=make_optimizer(optimizer, model),
         )
-        found = estimate(made, device_spec, shards) if derived else build_profile(made)
-    budget_bytes = budget.resolve(found.plain_peak_bytes)
-    if given is not None or derived:
+        found = estimate(made, device_spec, shards) if derived else None
+    if found is not None:
+        budget_bytes = budget.resolve(found.plain_peak_bytes)
         chosen = from_profile(found, budget_bytes, method=search, pins=pins)
         chosen = replace(chosen, notes=_notes(found))
     else:
-        chosen = settle(made, found, budget_bytes, method=search, pins=pins)
+        chosen = _run(made, budget, search, pins, capped)
     return replace(chosen, units=unit_prints(model))
 
 
@@ -165,6 +169,20 @@ def verify(
     chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
     made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)
     return verify_plan(made, chosen, repeats)
+
+
+def _run(made: Step, budget: Budget, search: str, pins: Pins, capped: bool) -> Plan:
+    """Plan on the model at hand."""
+    if not capped:
+        try:
+            found = build_profile(made)
+        except StepError as error:
+            if not ran_out_of_memory(error):
+                raise
+        else:
+            bytes_ = budget.resolve(found.plain_peak_bytes)
+            return settle(made, found, bytes_, method=search, pins=pins)
+    return settle_capped(made, budget, method=search, pins=pins)
 
 
 def _is_derived(model: nn.Module, spec: str | DeviceSpec | None, shards: int) -> bool:

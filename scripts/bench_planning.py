@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -90,17 +90,32 @@ def plan_file(path: Path) -> dict[str, Any]:
     start = time.process_time()
     profile = planner.Profile.load(path)
     read = time.process_time()
-    plan = from_profile(profile, profile.plain_peak_bytes * 6 // 10)
+    plan = _planned(profile, profile.plain_peak_bytes * 6 // 10)
     planned = time.process_time()
     return {
         "read_s": round(read - start, 3),
         "planning_s": round(planned - read, 3),
-        "resident_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "resident_mib": most_resident_mib(),
         "status": plan.status,
         "solver": plan.solver,
         "gap": plan.gap,
         "overhead_ratio": plan.predicted_overhead_ratio,
     }
+
+
+def _planned(profile: planner.Profile, budget_bytes: int) -> planner.Plan:
+    """Return the plan for a budget, or for the floor where that is higher."""
+    try:
+        return from_profile(profile, budget_bytes)
+    except planner.InfeasibleBudgetError as error:
+        return from_profile(profile, error.min_peak_bytes)
+
+
+def most_resident_mib() -> int:
+    """Return the most memory that this process ever held; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) // 1024 if found else 0
 
 
 def planning(layers: Sequence[int], chain_layers: int) -> list[dict[str, Any]]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from planner.arbiter import from_profile
 from planner.cli import main
 from planner.documents.reasons import Kept
 from planner.errors import UnknownUnitError
 from planner.graph import Graph, resolve, simulate
 from planner.insight.unit import explain
+from planner.planning.offline import from_profile
 from planner.search import floor
 from tests.graphs import chain, residual_chain
 

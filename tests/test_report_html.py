@@ -15,7 +15,6 @@ import pytest
 from document_samples import EMPTY_PLAN, PLAN
 
 import planner
-from planner.arbiter import from_profile
 from planner.cli import main
 from planner.cli.console import Console
 from planner.cli.plotting import draw_plan
@@ -23,6 +22,7 @@ from planner.cli.report import render
 from planner.documents import Boundary, Exclusion, Pins, Plan, Segment
 from planner.frontiers import sweep_profile
 from planner.graph import Graph
+from planner.planning.offline import from_profile
 from planner.report.frontier_chart import frontier_chart
 from planner.report.html import report_html
 from planner.report.rows import rows_of, short_label

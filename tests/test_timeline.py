@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from planner.arbiter import from_profile
 from planner.documents.profile import Profile
 from planner.documents.timeline import KINDS, Line, Timeline
 from planner.errors import StalePlanError
 from planner.graph import Graph, simulate
 from planner.graph.timeline import memory_line
 from planner.insight import graph_for, keep_reasons, predict, timeline
+from planner.planning.offline import from_profile
 from planner.report.svg import SIDE, scaled, slim
 from planner.report.timeline import COLUMNS, columns_of, timeline_charts, timeline_text
 from planner.search import floor

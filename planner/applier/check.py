@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from planner.applier.fallback import CheckpointEnterGate
 from planner.applier.gates import Gate
 from planner.documents import Plan
 from planner.errors import InvalidModelError, StalePlanError
@@ -27,7 +28,7 @@ def check_plan(model: nn.Module, plan: Plan) -> None:
         )
     for name, module in model.named_modules():
         hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-        if any(isinstance(hook, Gate) for hook in hooks):
+        if any(isinstance(hook, (Gate, CheckpointEnterGate)) for hook in hooks):
             raise InvalidModelError(
                 f"a plan is applied to this model already (unit {name or '(model)'})",
                 cause="apply was called twice, or the copied model carries its plan with it",

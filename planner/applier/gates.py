@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from planner.applier.fallback import install_checkpoint
 from planner.applier.runtime import Runtime
 
 SCRIPTED = "a ScriptModule takes no hooks"
@@ -82,6 +83,9 @@ def install(model: nn.Module, runtime: Runtime) -> list[Any]:
                     ExitGate(runtime, unit), always_call=True
                 )
             handles.append(hook)
+        for segment in runtime.plan.segments:
+            if segment.runtime == "checkpoint":
+                handles += install_checkpoint(modules[segment.start.unit])
         handles.append(model.register_forward_hook(RootExitGate(runtime, ""), always_call=True))
     except BaseException:
         for handle in handles:

@@ -15,7 +15,9 @@ from planner.errors import UnknownUnitError
 from planner.profiler.fingerprint import fingerprint
 
 
-def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = False) -> Plan:
+def manual_plan(
+    model: nn.Module, units: Sequence[str], *, keep_all: bool = False, runtime: str = "replay"
+) -> Plan:
     """Return a plan that gives up everything inside each named unit, at each of its calls.
 
     Nothing is measured or predicted; use `plan` for that. Units that cannot be hooked
@@ -24,6 +26,7 @@ def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = Fals
     Args:
         units: qualified names, none inside another.
         keep_all: record the units but give nothing up (to measure the recording alone).
+        runtime: "replay", or "checkpoint" for torch's own recomputation (the fallback).
 
     Raises:
         UnknownUnitError: a name is no unit of the model.
@@ -37,6 +40,7 @@ def manual_plan(model: nn.Module, units: Sequence[str], *, keep_all: bool = Fals
         Segment(
             Boundary(unit, EVERY_CALL, "enter"),
             Boundary(unit, EVERY_CALL, "exit"),
+            runtime=runtime,
             keep=(KEEP_ALL,) if keep_all else (),
         )
         for unit in units

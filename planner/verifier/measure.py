@@ -112,6 +112,15 @@ def same_tensors(a: Tensors, b: Tensors) -> bool:
     return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
 
 
+def same_results(a: Results, b: Results) -> tuple[bool, bool, bool]:
+    """Whether gradients, outputs and buffers agree bit for bit."""
+    return (
+        same_tensors(a.gradients, b.gradients),
+        same_tensors(a.outputs, b.outputs),
+        same_tensors(a.buffers, b.buffers),
+    )
+
+
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     if a is None or b is None:
         return a is b

@@ -8,12 +8,11 @@ from planner.applier.runtime import Runtime
 from planner.documents import Plan
 from planner.profiler.step import Step
 from planner.verifier.measure import (
-    Results,
     count_forwards,
     measure_peak,
     measure_time,
     run_for_results,
-    same_tensors,
+    same_results,
 )
 from planner.verifier.result import Verification
 
@@ -39,8 +38,8 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
         peaks = [measure_peak(step) for _ in range(2)]
         results = [run_for_results(step, lambda: runtime.replayed[0]) for _ in range(2)]
         forwards = count_forwards(step)
-    repeats_ok = _same(plain, again) == (True, True, True)
-    equal = [_same(plain, planned) for planned in results]
+    repeats_ok = same_results(plain, again) == (True, True, True)
+    equal = [same_results(plain, planned) for planned in results]
     return Verification(
         budget_bytes=plan.budget_bytes,
         plain_peak_bytes=plain_peak,
@@ -67,14 +66,6 @@ class _Applied:
     def __exit__(self, *error: object) -> None:
         for hook in self._hooks:
             hook.remove()
-
-
-def _same(a: Results, b: Results) -> tuple[bool, bool, bool]:
-    return (
-        same_tensors(a.gradients, b.gradients),
-        same_tensors(a.outputs, b.outputs),
-        same_tensors(a.buffers, b.buffers),
-    )
 
 
 def _overhead(step: Step, runtime: Runtime, repeats: int) -> float:

@@ -1,0 +1,4 @@
+"""Puts the parts together: a plan from a profile, and a plan that was probed and measured.
+
+`offline` is pure; `settle` (with `probe` and `fallback`) runs the model.
+"""

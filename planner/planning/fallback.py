@@ -1,0 +1,55 @@
+"""Torch's checkpoint for units that replay cannot serve, where running them again is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from planner.applier.gates import install
+from planner.applier.runtime import Runtime
+from planner.documents import Boundary, Exclusion, Plan, Segment
+from planner.errors import PlannerError
+from planner.profiler.step import Step
+from planner.verifier.measure import Results, run_for_results, same_results
+
+USED = "torch's checkpoint is used instead: running the unit again was bit-equal"
+WRONG = "nor does torch's checkpoint: running the unit again differs"
+
+
+def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan:
+    """Return the plan with a checkpoint segment for each of these units where that is right.
+
+    A unit is right when a step with only it checkpointed gives plain's bits: outputs, gradients and
+    buffers. What was found goes into the exclusions' reasons.
+    """
+    plain = run_for_results(step)
+    taken: list[str] = [s.start.unit for s in plan.segments]
+    segments, reasons = list(plan.segments), {e.unit: e for e in plan.exclusions}
+    for unit in units:
+        if not unit.unit or any(_overlap(unit.unit, other) for other in taken):
+            continue
+        segment = Segment(
+            Boundary(unit.unit, 0, "enter"), Boundary(unit.unit, 0, "exit"), runtime="checkpoint"
+        )
+        right = _is_right(step, replace(plan, segments=(segment,)), plain)
+        if right:
+            segments.append(segment)
+            taken.append(unit.unit)
+        why = f"{unit.reason}; {USED if right else WRONG}"
+        reasons[unit.unit] = Exclusion(unit.unit, why)
+    return replace(plan, segments=tuple(segments), exclusions=tuple(reasons.values()))
+
+
+def _is_right(step: Step, plan: Plan, plain: Results) -> bool:
+    hooks = install(step.model, Runtime(plan))
+    try:
+        return same_results(plain, run_for_results(step)) == (True, True, True)
+    except PlannerError:
+        return False
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _overlap(a: str, b: str) -> bool:
+    return a == b or a.startswith(f"{b}.") or b.startswith(f"{a}.") or not b
