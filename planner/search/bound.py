@@ -24,6 +24,9 @@ from planner.search.ranges import Range
 from planner.search.spans import last_pack
 
 _MOMENTS = 4
+_WHOLE_OPS = 120
+_WHOLE_NODES = 50
+"""For forwards of so few ops, the bound is improved by branching, so far."""
 
 
 class LowerBound:
@@ -55,16 +58,26 @@ class LowerBound:
         """Return a bound in ns on the overhead of every plan within a budget; None if unknown."""
         if self.problem is None:
             return None
-        over = [t for t in self.moments if int(self.graph.plain_live[t]) > budget_bytes]
-        found = [self._at(self.problem, t, budget_bytes) for t in over]
-        known = [f for f in found if f is not None and not math.isinf(f)]
+        known: dict[int, float] = {}
+        for moment in self.moments:
+            if int(self.graph.plain_live[moment]) > budget_bytes:
+                bound = self._at(self.problem, moment, budget_bytes, 0)
+                if bound is not None and not math.isinf(bound):
+                    known[moment] = bound
         if not known:
             return None
+        best = max(known, key=lambda moment: known[moment])
+        if len(self.problem.reads) <= _WHOLE_OPS:
+            whole = self._at(self.problem, best, budget_bytes, _WHOLE_NODES)
+            if whole is not None and not math.isinf(whole):
+                known[best] = max(known[best], whole)
         # HiGHS works to a tolerance; stay below it.
-        least = int(max(known) * (1 - 1e-6))
+        least = int(known[best] * (1 - 1e-6))
         return least + TAPE_SPAN_NS if least > 0 else None
 
-    def _at(self, problem: KeepProblem[int], moment: int, budget_bytes: int) -> float | None:
+    def _at(
+        self, problem: KeepProblem[int], moment: int, budget_bytes: int, nodes: int
+    ) -> float | None:
         graph = self.graph
         later = frozenset(v for v in problem.wanted if self._asked_after(v, moment))
         gone = sum(graph.profile.storages[s].bytes for s in {graph.storage_of(v) for v in later})
@@ -75,7 +88,7 @@ class LowerBound:
             if v in later or v not in problem.wanted
         }
         part = replace(problem, wanted=later, size_bytes=sizes)
-        return least_ns(part, budget_bytes - fixed, self.tape, TAPE_OP_NS)
+        return least_ns(part, budget_bytes - fixed, self.tape, TAPE_OP_NS, nodes)
 
     def _asked_after(self, value: int, moment: int) -> bool:
         """Live at the moment in the plain step, and unpacked only after it."""

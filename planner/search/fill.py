@@ -9,8 +9,9 @@ hull. A mixed-integer program reaches the points between.
     keep_r + run_maker(r) >= run_i    for every value r that op i reads
     sum(size_v * keep_v) <= limit
 
-Optimal: `fill` when HiGHS finishes (gap 0); `least_ns` is the linear relaxation, a true lower
-bound, equal to the Lagrangian bound of the cuts because a fixed price leaves a minimum cut.
+Optimal: `fill` when HiGHS finishes (gap 0). `least_ns` is a true lower bound: the linear
+relaxation, which equals the Lagrangian bound of the cuts because a fixed price leaves a minimum
+cut, or the bound that branching has proved by its last node.
 Sizes are scaled to MiB inside; the result is rounded and evaluated again in integers.
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
 from planner.search.frontier import Choice, KeepProblem, evaluate
@@ -28,13 +29,15 @@ from planner.search.quiet import quiet_stdout
 
 K = TypeVar("K", bound=Hashable)
 _MIB = float(1 << 20)
-_MOST_SECONDS = 2.0
+_MOST_NODES = 2_000
+"""Of branch and bound. A limit in seconds would make results depend on the machine."""
+_INFEASIBLE = 2  # scipy's status
 
 
 def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
     """Return the choice with the least replay time that keeps at most `limit_bytes`.
 
-    None when there is none, or none was found in time.
+    None when there is none, or none was found within the nodes allowed.
     """
     if not problem.wanted:
         return evaluate(problem, frozenset())
@@ -48,7 +51,7 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
             ],
             integrality=np.ones(model.size),
             bounds=Bounds(model.low, 1),
-            options={"mip_rel_gap": 0.0, "time_limit": _MOST_SECONDS},
+            options={"mip_rel_gap": 0.0, "node_limit": _MOST_NODES},
         )
     if result.x is None:
         return None
@@ -61,6 +64,7 @@ def least_ns(
     limit_bytes: int,
     tape: Mapping[K, Sequence[int]] | None = None,
     tape_ns: int = 0,
+    nodes: int = 0,
 ) -> float | None:
     """Return a lower bound in ns on the added time when at most `limit_bytes` are kept.
 
@@ -70,6 +74,7 @@ def least_ns(
         tape: for wanted values, the ops that are under a tape when the value is given up. Ops
             that run again are under one as well.
         tape_ns: what an op under a tape costs, however many values need it there.
+        nodes: how far to branch to whole numbers; with none, the linear relaxation must do.
 
     Returns:
         The bound; None when HiGHS finds none, infinity when no choice keeps so little.
@@ -78,17 +83,20 @@ def least_ns(
         return 0.0
     model = _Model(problem, tape or {}, tape_ns)
     with quiet_stdout():
-        result = linprog(
+        result = milp(
             model.cost,
-            A_ub=_stacked(model),
-            b_ub=np.append(-model.right, limit_bytes / _MIB),
-            bounds=np.stack([model.low, np.ones(model.size)], axis=1),
-            method="highs",
-            options={"time_limit": _MOST_SECONDS},
+            constraints=[
+                LinearConstraint(model.rows, lb=model.right),
+                LinearConstraint(model.sizes[None, :], ub=limit_bytes / _MIB),
+            ],
+            integrality=np.full(model.size, int(nodes > 0)),
+            bounds=Bounds(model.low, 1),
+            options={"mip_rel_gap": 0.0, "node_limit": nodes or _MOST_NODES},
         )
-    if result.status == 2:
+    if result.status == _INFEASIBLE:
         return float("inf")
-    return float(result.fun) * 1e3 if result.status == 0 else None
+    bound = result.mip_dual_bound if nodes > 0 else result.fun
+    return None if bound is None else float(bound) * 1e3
 
 
 class _Model(Generic[K]):
@@ -156,12 +164,6 @@ class _Model(Generic[K]):
         rows, columns, data = zip(*self.entries, strict=True) if self.entries else ((), (), ())
         shape = (len(self.right_sides), self.size)
         return coo_matrix((data, (rows, columns)), shape=shape).tocsr()
-
-
-def _stacked(model: _Model[K]) -> Any:
-    from scipy.sparse import csr_matrix, vstack
-
-    return vstack([-model.rows, csr_matrix(model.sizes[None, :])]).tocsr()
 
 
 def _reachable(problem: KeepProblem[K]) -> list[int]:
