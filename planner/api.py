@@ -90,6 +90,7 @@ def plan(
     save: Sequence[str] = (),
     recompute: Sequence[str] = (),
     capped: bool = False,
+    base: Plan | str | PathLike[str] | None = None,
 ) -> Plan:
     """Return the cheapest plan whose training step peaks within the budget.
 
@@ -109,6 +110,7 @@ def plan(
         capped: run nothing that needs more memory than the budget, the plain step included, and
             leave out the comparison of replays with their originals. This is also done where the
             plain step runs out of memory.
+        base: an earlier plan, or the path of one, whose pins and notes are kept.
 
     Raises:
         InvalidBudgetError: the budget makes no sense.
@@ -119,7 +121,8 @@ def plan(
         ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
     """
     budget = parse_budget(budget_mb)
-    pins = Pins(tuple(save), tuple(recompute))
+    before = Plan.load(base) if base is not None and not isinstance(base, Plan) else base
+    pins = _pins(before, save, recompute)
     derived = _is_derived(model, device_spec, shards)
     found = _given_profile(
         model, profile, has_step=derived or inputs is not None or step is not None
@@ -139,7 +142,8 @@ def plan(
         chosen = replace(chosen, notes=_notes(found))
     else:
         chosen = _run(made, budget, search, pins, capped)
-    return replace(chosen, units=unit_prints(model))
+    notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
+    return replace(chosen, units=unit_prints(model), notes=tuple(dict.fromkeys(notes)))
 
 
 def verify(
@@ -195,6 +199,16 @@ def _notes(profile: Profile) -> tuple[str, ...]:
     if not device:
         return ()
     return (f"times are estimated for {device} by a cost model; the step was not run",)
+
+
+def _pins(before: Plan | None, save: Sequence[str], recompute: Sequence[str]) -> Pins:
+    """The user's pins, added to those of an earlier plan; a newer one wins over its opposite."""
+    old = before.pins if before is not None else Pins()
+    kept = (p for p in old.save if p not in recompute)
+    given_up = (p for p in old.recompute if p not in save)
+    return Pins(
+        tuple(dict.fromkeys((*kept, *save))), tuple(dict.fromkeys((*given_up, *recompute)))
+    )
 
 
 def _given_profile(

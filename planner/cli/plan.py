@@ -13,6 +13,7 @@ from planner.cli.plotting import add_plot, draw_plan
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
+    from planner import Plan
     from planner.cli.arguments import Subcommands
 
 
@@ -44,6 +45,9 @@ def add_parser(subcommands: Subcommands) -> None:
         help="always recompute these units; may be repeated",
     )
     parser.add_argument("--profile", metavar="FILE", type=Path, help="plan from this profile")
+    parser.add_argument(
+        "--capped", action="store_true", help="run nothing that needs more than the budget"
+    )
     add_estimate(parser)
     add_plot(parser)
     add_output(parser, "the plan")
@@ -54,6 +58,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     import planner
 
     check_output(args.output, args.force)
+    base = _earlier(args.output)
     with console.stages(2) as stage:
         stage("loading the model")
         target = load_target(args.model)
@@ -67,6 +72,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 search=args.search,
                 save=tuple(args.save),
                 recompute=tuple(args.recompute),
+                capped=args.capped,
+                base=base,
                 **target.step_arguments(),
                 **estimate_arguments(args),
             )
@@ -79,3 +86,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
         save(plan, args.output, args.force, console)
     console.result(str(plan), plan.to_json)
     return 0
+
+
+def _earlier(path: Path | None) -> Plan | None:
+    """The plan that is about to be overwritten: its pins and notes are kept."""
+    import planner
+
+    if path is None or not path.exists():
+        return None
+    try:
+        return planner.Plan.load(path)
+    except planner.DocumentError:  # whatever it is, --force says that it may go
+        return None
