@@ -74,7 +74,8 @@ def build_fake_profile(
         clear_gradients(fake.model)
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
-            recorder = FakeRecorder(fake.model, costs, give_up)
+            last = found[0].backwards if found else 1
+            recorder = FakeRecorder(fake.model, costs, give_up, last)
             with untouched(fake):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
             clear_gradients(fake.model)
@@ -85,8 +86,10 @@ def build_fake_profile(
 class FakeRecorder(StepRecorder):
     """A `StepRecorder` that follows fake tensors and asks a cost model for times."""
 
-    def __init__(self, model: nn.Module, costs: CostModel, give_up: bool = False) -> None:
-        super().__init__(model, give_up)
+    def __init__(
+        self, model: nn.Module, costs: CostModel, give_up: bool = False, last: int = 1
+    ) -> None:
+        super().__init__(model, give_up, last)
         self.costs = costs
 
     def _on_tape(self, tree: Any) -> bool:
