@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 
 from planner.documents.plan import Exclusion, Pins
 from planner.errors import InfeasibleBudgetError, PlannerError
@@ -23,6 +24,7 @@ METHODS = ("auto", "dp", "milp")
 _RUNGS = 12
 _PREDICTION = 0.005
 """The simulator agrees when its peak is within so much of the predicted one."""
+_STEADY_OP_NS = 10_000
 _ROUNDING = 1e-3
 """A gap below what measured op times can tell apart; counts as none."""
 
@@ -75,6 +77,7 @@ class _Planner:
 
     def __init__(self, graph: Graph, wanted: Wishes) -> None:
         self.graph = graph
+        self.wanted = wanted
         self.pool = Pool(graph)
         self.menu = Menu(graph, split(graph, wanted), wanted)
         self.chain = self.menu.chain()
@@ -89,12 +92,15 @@ class _Planner:
     def search(self, budget_bytes: int, method: str) -> SearchResult:
         """Return the best plan within a budget."""
         if budget_bytes < self.floor.peak_bytes:
-            raise InfeasibleBudgetError(
-                budget_bytes=budget_bytes,
-                min_peak_bytes=self.floor.peak_bytes,
-                holders=holders(self.graph, self.floor.spans),
-            )
-        found = self._best(budget_bytes, method)
+            found = self.steady_floor
+            if budget_bytes < found.peak_bytes:
+                raise InfeasibleBudgetError(
+                    budget_bytes=budget_bytes,
+                    min_peak_bytes=found.peak_bytes,
+                    holders=holders(self.graph, found.spans),
+                )
+        else:
+            found = self._best(budget_bytes, method)
         status, gap = self._proof(found, budget_bytes)
         return SearchResult(
             found.spans,
@@ -105,6 +111,18 @@ class _Planner:
             found.solver,
             self.floor.peak_bytes,
         )
+
+    @cached_property
+    def steady_floor(self) -> Candidate:
+        """The lowest peak found when all ops take the same time.
+
+        Measured times differ from profile to profile and may lead to another floor each time; a
+        floor that is named in an error must be there again when it is asked for.
+        """
+        profile = self.graph.profile
+        ops = tuple(replace(op, time_ns=_STEADY_OP_NS) for op in profile.ops)
+        steady = _remembered(Graph.of(replace(profile, ops=ops)), self.wanted).floor
+        return self.pool.add(steady.spans, steady.solver) or self.floor
 
     def _proof(self, found: Candidate, budget_bytes: int) -> tuple[str, float | None]:
         """What is known about how good a plan is: its status and gap."""
