@@ -1,0 +1,169 @@
+"""Does what holds on the CPU hold on a GPU? One command, under 8 minutes, one result file.
+
+    python scripts/gpu_check.py [-o FILE]
+
+First the sweep of scripts/ckpt_mem.py beside the published peaks and a plan for 300 MB; then GPT-2
+and Llama at several budgets: peak predicted and measured, step time plain, with every block under
+torch's checkpoint, and under the plan, and whether gradients are equal. Where there is no CUDA
+device it says so and exits 0. Parts that no longer fit the time limit are named in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import bench_common
+import ckpt_mem
+import torch
+from torch import nn
+
+import planner
+from planner.applier import manual_plan
+from planner.profiler.step import make_step
+from planner.profiler.timing import time_run
+from planner.units import MIB
+from planner.verifier.measure import from_same_state, measure_peak
+
+PUBLISHED = {"device": "RTX A6000", "torch": "2.5.1", "plain": 420.3, "4 segments": 276.4}
+"""Peaks in MB (1024**2 bytes) of the sweep's model, for the same sizes and library call."""
+
+BUDGETS = ("85%", "70%", "50%", "lowest")
+REPEATS = 5
+FULL = bench_common.Size(layers=12, width=768, heads=12, batch=8, length=1024, vocabulary=50257)
+SMALL = bench_common.Size(layers=2, width=32, heads=2, batch=2, length=32, vocabulary=100)
+
+
+class Clock:
+    """Runs parts while there is time, and notes what was left out or failed."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.end = time.monotonic() + limit_s
+        self.missing: dict[str, str] = {}
+
+    def part(self, name: str, run: Callable[[], Any]) -> Any:
+        """Return what a part found, or None."""
+        if time.monotonic() > self.end:
+            self.missing[name] = "no time left"
+            return None
+        try:
+            found = run()
+        except Exception as error:  # one part must not take the others with it
+            self.missing[name] = f"{type(error).__name__}: {error}"
+            return None
+        print(name, found, flush=True)
+        return found
+
+
+def segment_sweep(setting: ckpt_mem.Setting, clock: Clock) -> dict[str, Any]:
+    """Return the peaks of the sweep in MiB, and those of plans for 300 MB and the sweep's best."""
+    found: dict[str, Any] = {"published": PUBLISHED, "measured": {}}
+    segments = [count for count in (2, 4, 8, 16) if count <= setting.pairs]
+    rows = clock.part("sweep", lambda: list(ckpt_mem.sweep(setting, segments))) or []
+    found["measured"] = {row.label: round(row.peak_bytes / MIB, 1) for row in rows}
+    plain_bytes = max((row.peak_bytes for row in rows), default=0)
+    budget = 300 * MIB if setting.width == 1024 else plain_bytes * 8 // 10
+    found["plan"] = clock.part("plan for the sweep's model", lambda: _sweep_plan(setting, budget))
+    return found
+
+
+def _sweep_plan(setting: ckpt_mem.Setting, budget_bytes: int) -> dict[str, Any]:
+    model, x = setting.model(), setting.input()
+    budget = f"{budget_bytes}B"
+    plan = planner.plan(model, budget_mb=budget, inputs=(x,), loss_fn=torch.sum)
+    found = planner.verify(model, plan, inputs=(x,), loss_fn=torch.sum)
+    return _facts(plan, found)
+
+
+def _facts(plan: planner.Plan, found: planner.Verification) -> dict[str, Any]:
+    return {
+        "budget_mib": round(plan.budget_bytes / MIB, 1),
+        "predicted_mib": round(plan.predicted_peak_bytes / MIB, 1),
+        "measured_mib": round(found.measured_peak_bytes / MIB, 1),
+        "within_budget": found.measured_peak_bytes <= plan.budget_bytes,
+        "gradients_equal": found.gradients_equal,
+        "segments": len(plan.segments),
+        "replayed_ops": found.replayed_ops,
+        "predicted_overhead": plan.predicted_overhead_ratio,
+    }
+
+
+def transformer(name: str, size: bench_common.Size, device: str, clock: Clock) -> dict[str, Any]:
+    """Return what one model takes plain, checkpointed by hand, and under plans."""
+    model, inputs, blocks = bench_common.build(name, size)
+    model = model.to(device)
+    inputs = {key: value.to(device) for key, value in inputs.items()}
+    step = make_step(model, inputs=inputs)
+    found: dict[str, Any] = {"size": repr(size), "plain": clock.part(
+        f"{name} plain", lambda: _measured(step, model, None)
+    )}  # fmt: skip
+    every = [f"{blocks}.{index}" for index in range(size.layers)]
+    by_hand = manual_plan(model, every, runtime="checkpoint")
+    found["every block under checkpoint"] = clock.part(
+        f"{name} every block", lambda: _measured(step, model, by_hand)
+    )
+    for budget in BUDGETS:
+        found[budget] = clock.part(
+            f"{name} {budget}", lambda budget=budget: _planned(model, inputs, step, budget)
+        )
+    return found
+
+
+def _planned(model: nn.Module, inputs: Any, step: Any, budget: str) -> dict[str, Any]:
+    try:
+        size = "1%" if budget == "lowest" else budget
+        plan = planner.plan(model, budget_mb=size, inputs=inputs)
+    except planner.InfeasibleBudgetError as error:
+        plan = planner.plan(model, budget_mb=f"{error.min_peak_bytes}B", inputs=inputs)
+    found = planner.verify(model, plan, inputs=inputs)
+    return {**_facts(plan, found), **_measured(step, model, plan)}
+
+
+def _measured(step: Any, model: nn.Module, plan: planner.Plan | None) -> dict[str, Any]:
+    """Peak and least time of a step, plain or planned, after one to warm up."""
+    handle = None if plan is None else planner.apply(model, plan)
+    device = next(model.parameters()).device
+    try:
+        peak = max(measure_peak(step) for _ in range(2))
+        times = []
+        for _ in range(REPEATS):
+            with from_same_state(step):
+                times.append(time_run(step.run, device))
+    finally:
+        if handle is not None:
+            handle.remove()
+    return {"peak_mib": round(peak / MIB, 1), "step_ms": round(min(times) / 1e6, 2)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all parts and write the result file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("-o", "--output", type=Path, default=Path("gpu_check.json"))
+    parser.add_argument("--limit", type=float, default=400, help="seconds after which to stop")
+    parser.add_argument("--rehearse", action="store_true", help="small models, on the CPU")
+    args = parser.parse_args(argv)
+    if not (torch.cuda.is_available() or args.rehearse):
+        print("no CUDA device here: nothing to check (--rehearse runs small models on the CPU)")
+        return 0
+    device, size = ("cpu", SMALL) if args.rehearse else ("cuda", FULL)
+    setting = ckpt_mem.Setting(device, *((4, 32, 256) if args.rehearse else (16, 1024, 4096)))
+    clock = Clock(args.limit)
+    command = "python scripts/gpu_check.py" + " --rehearse" * args.rehearse
+    entries: dict[str, Any] = bench_common.facts(command)
+    if device == "cuda":
+        entries["hardware"]["gpu"] = torch.cuda.get_device_name()
+    entries["ckpt_mem"] = segment_sweep(setting, clock)
+    for name in ("gpt2", "llama"):
+        entries[name] = transformer(name, size, device, clock)
+    entries["missing"] = clock.missing
+    bench_common.update_results(args.output, entries)
+    print(f"wrote {args.output}")
+    return 1 if clock.missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
