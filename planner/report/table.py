@@ -32,6 +32,8 @@ def plan_table(plan: Plan) -> str:
 
 
 def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
+    if plan.status == "manual":
+        return [("promises", "none: written by hand; planner.verify measures what it does")]
     measured = plan.measured_peak_bytes
     return [
         ("made for", _step_text(plan.step)),
@@ -49,6 +51,8 @@ def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _against_budget(peak_bytes: int, budget_bytes: int) -> str:
+    if not budget_bytes:  # a plan written by hand promises none
+        return format_bytes(peak_bytes)
     room = budget_bytes - peak_bytes
     side = "below" if room >= 0 else "ABOVE"
     return f"{format_bytes(peak_bytes)} ({format_bytes(abs(room))} {side} the budget)"
@@ -224,7 +228,7 @@ def verification_table(verification: VerificationLike) -> str:
     """Return a verification as text: passed or failed, and each promise."""
     peak = _against_budget(verification.measured_peak_bytes, verification.budget_bytes)
     pairs = [
-        ("budget", format_bytes(verification.budget_bytes)),
+        ("budget", format_bytes(verification.budget_bytes) if verification.budget_bytes else ""),
         ("plain peak", format_bytes(verification.plain_peak_bytes)),
         ("measured peak", peak),
         ("gradients", _equality(verification.gradients_equal)),
