@@ -6,6 +6,7 @@ Pure search when given a profile; a model is profiled first. No torch is importe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from planner.errors import InfeasibleBudgetError
 from planner.graph import Graph
 from planner.search import floor
 from planner.search.holders import holders
+from planner.search.pool import Candidate
 from planner.search.sweep import hand_placements, sweep_budgets
 from planner.units import parse_budget
 
@@ -79,21 +81,28 @@ def sweep_profile(
         raise InfeasibleBudgetError(
             budget_bytes=max(sizes, default=0), min_peak_bytes=lowest, holders=holders(graph, spans)
         )
-    found = zip(sizes, sweep_budgets(graph, sizes, pins), strict=True)
+    by_hand = hand_placements(graph) if baselines else ()
+    all_sizes = [*sizes, *(baseline.peak_bytes for baseline in by_hand)]
+    found = sweep_budgets(graph, all_sizes, pins)
     step_ns = max(profile.step_time_ns, 1)
+
+    def ratio(candidate: Candidate) -> float:
+        return round(candidate.overhead_ns / step_ns, 6)
+
     return Frontier(
         model_class=profile.model_class,
         plain_peak_bytes=plain,
         floor_bytes=lowest,
         step_time_ns=profile.step_time_ns,
         points=tuple(
-            FrontierPoint(
-                size, best.peak_bytes, round(best.overhead_ns / step_ns, 6), len(best.spans)
-            )
-            for size, best in found
+            FrontierPoint(size, best.peak_bytes, ratio(best), len(best.spans))
+            for size, best in zip(sizes, found, strict=False)
             if best is not None
         ),
-        baselines=hand_placements(graph) if baselines else (),
+        baselines=tuple(
+            replace(baseline, planned_overhead_ratio=None if best is None else ratio(best))
+            for baseline, best in zip(by_hand, found[len(sizes) :], strict=True)
+        ),
     )
 
 

@@ -39,12 +39,15 @@ class Baseline:
         setting: the number behind it, e.g. ``k=3 of 12``; may be empty.
         peak_bytes: its predicted peak.
         overhead_ratio: its predicted added time over the plain step's time.
+        planned_overhead_ratio: the same of the cheapest plan with no higher peak; None where none
+            was found.
     """
 
     name: str
     setting: str
     peak_bytes: int
     overhead_ratio: float
+    planned_overhead_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

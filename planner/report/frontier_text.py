@@ -103,18 +103,26 @@ def thinned(points: Sequence[FrontierPoint], most: int) -> list[FrontierPoint]:
 
 
 def _by_hand(frontier: Frontier) -> list[str]:
-    rows = []
-    for baseline in telling(frontier.baselines):
-        ours = frontier.at(baseline.peak_bytes)
-        rows.append(
-            (
-                f"{baseline.name} ({baseline.setting})" if baseline.setting else baseline.name,
-                format_bytes(baseline.peak_bytes),
-                format_percent(baseline.overhead_ratio),
-                "" if ours is None else format_percent(ours.overhead_ratio),
-            )
+    rows = hand_rows(frontier)
+    return grid(HAND_HEAD, rows) if rows else []
+
+
+HAND_HEAD = ("placed by hand", "predicted peak", "overhead", "planned")
+
+
+def hand_rows(frontier: Frontier) -> list[tuple[str, ...]]:
+    """Return placements by hand as rows, each beside the plan with no higher peak."""
+    return [
+        (
+            f"{baseline.name} ({baseline.setting})" if baseline.setting else baseline.name,
+            format_bytes(baseline.peak_bytes),
+            format_percent(baseline.overhead_ratio),
+            "none found"
+            if baseline.planned_overhead_ratio is None
+            else format_percent(baseline.planned_overhead_ratio),
         )
-    return grid(("placed by hand", "predicted peak", "overhead", "planned"), rows) if rows else []
+        for baseline in telling(frontier.baselines)
+    ]
 
 
 def telling(baselines: Iterable[Baseline]) -> list[Baseline]:

@@ -14,7 +14,7 @@ from planner.documents.plan import Plan
 from planner.documents.reasons import Kept
 from planner.documents.timeline import Timeline
 from planner.report.frontier_chart import frontier_chart
-from planner.report.frontier_text import knee_sentence, telling, thinned
+from planner.report.frontier_text import HAND_HEAD, hand_rows, knee_sentence, thinned
 from planner.report.html_parts import cards, items, table
 from planner.report.rows import Row, rows_of, totals
 from planner.report.style import STYLE
@@ -105,20 +105,14 @@ def frontier_section(frontier: Frontier | None, plan: Plan | None = None) -> str
          format_percent(p.overhead_ratio), str(p.segments))
         for p in thinned(frontier.points, 11)
     ]  # fmt: skip
-    by_hand = []
-    for baseline in telling(frontier.baselines):
-        ours = frontier.at(baseline.peak_bytes)
-        name = f"{baseline.name} ({baseline.setting})" if baseline.setting else baseline.name
-        planned = "" if ours is None else format_percent(ours.overhead_ratio)
-        figures = format_bytes(baseline.peak_bytes), format_percent(baseline.overhead_ratio)
-        by_hand.append((name, *figures, planned))
     head = ("budget", "predicted peak", "overhead", "segments")
-    placed = ("placed by hand", "predicted peak", "overhead", "planned at that peak")
+    tables = table("Frontier", head, points)
+    tables += table("Placed by hand", HAND_HEAD, hand_rows(frontier))
     return (
         f"<section><h2>What other budgets would cost</h2><p>{escape(knee_sentence(frontier))}</p>"
         f"{chart_html(frontier_chart(frontier, plan))}"
         "<details><summary>The frontier as a table</summary>"
-        f"{table('Frontier', head, points)}{table('Placed by hand', placed, by_hand)}</details>"
+        f"{tables}</details>"
         "</section>"
     )
 
