@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,9 +17,9 @@ from torch import nn
 
 from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.documents import Exclusion, Plan, Segment
-from planner.graph.address import Addresser, split_output
+from planner.graph.address import Addresser, split_output, unit_of
 from planner.replay.audit import Finding
-from planner.replay.recipe import Recipe
+from planner.replay.recipe import Namer, Recipe
 from planner.replay.stack import checkpoint_listens, remove_mode
 from planner.replay.tape import Tape
 from planner.replay.units import UnitNames
@@ -191,11 +191,17 @@ class Runtime:
             recipe.address = self._namer
         return recipe
 
-    def _namer(self) -> Callable[[str], str]:
+    def _namer(self) -> Namer:
         root = self.root() if self.root is not None else None
         names = UnitNames(root) if root is not None else None
         addresser = Addresser()
-        return lambda op: addresser.next(names.running() if names is not None else "", op)
+
+        def name(op: str, before: str) -> str:
+            if before:  # the op ran earlier; another unit runs now
+                return addresser.next(unit_of(before), op)
+            return addresser.next(names.running() if names is not None else "", op)
+
+        return name
 
 
 def segment_label(segment: Segment) -> str:

@@ -5,8 +5,9 @@ The rules (named, and referred to by name elsewhere):
 
 PINNED IDENTITY   a storage is known by its address, and a weak reference keeps that address from
                   being given to another storage while the flow is open.
-UNSEEN WRITE      a version counter that moved further than the writes seen means that something
-                  wrote out of sight: the content is a new value that comes from outside.
+UNSEEN WRITE      a version counter that moved further than the writes seen, or memory whose
+                  content changed, means that something wrote out of sight: the content is a new
+                  value that comes from outside.
 OWN COUNTER       some views (of `unsafe_split`) count versions on their own and lag behind; only
                   a counter that is ahead proves a write.
 BLANK MEMORY      memory from `empty` that is read before a write was seen was filled by code that
@@ -15,9 +16,12 @@ BLANK MEMORY      memory from `empty` that is read before a write was seen was f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
+
+from planner.replay.content import Contents
 
 Key = tuple[int, int]
 """A value: (slot, version). Slots number storages in order of first sight."""
@@ -69,6 +73,8 @@ class Flow:
         self.version: list[int] = []
         self.external: list[bool] = []
         self.blank: set[int] = set()
+        self.contents = Contents()
+        self.gone: set[Key] = set()  # outside values that were overwritten out of sight
         self.outside: dict[Key, tuple[Any, int]] = {}  # tensor, version when read
         self._shapes: dict[Key, tuple[object, ...]] = {}  # geometry of the tensor that holds it
 
@@ -84,6 +90,9 @@ class Flow:
             self.bumps[slot] = tensor._version - self.base[slot]
             first = self._renew(slot, tensor)
         elif slot in self.blank:  # BLANK MEMORY
+            first = self._renew(slot, tensor)
+        elif self.contents.changed(slot, tensor):  # UNSEEN WRITE
+            self.gone.add((slot, self.version[slot]))
             first = self._renew(slot, tensor)
         return self._arg(slot, tensor, first)
 
@@ -102,6 +111,8 @@ class Flow:
         slot = self._add(address, tensor, external=False)
         if blank and tensor.untyped_storage().nbytes():
             self.blank.add(slot)
+        else:
+            self.contents.seal(slot, tensor)
         self._shapes[(slot, 0)] = _shape(tensor)
         return (slot, 0)
 
@@ -117,6 +128,7 @@ class Flow:
             self._enter(new, tensor, self.base[slot] + self.bumps[slot])
         elif old in self._shapes:
             self._shapes[new] = self._shapes[old]
+        self.contents.seal(slot, tensor)
         return old, new
 
     def wrote_unseen(self, tensor: torch.Tensor) -> None:
@@ -124,6 +136,15 @@ class Flow:
         slot = self.known.get(tensor.untyped_storage()._cdata)
         if slot is not None:
             self.blank.add(slot)
+
+    def overwritten(self, keys: Iterable[Key]) -> set[Key]:
+        """Which of these values from outside were overwritten out of sight since they were read."""
+        return {key for key in keys if key in self.outside and self._is_gone(key)}
+
+    def _is_gone(self, key: Key) -> bool:
+        slot, version = key
+        latest = slot < len(self.version) and self.version[slot] == version
+        return key in self.gone or (latest and self.contents.changed(slot, self.outside[key][0]))
 
     def roll_back(self, slots: int) -> None:
         """Forget the storages beyond the first `slots`, seen in a comparison that failed."""
@@ -153,6 +174,7 @@ class Flow:
         self.external.append(external)
         if external:
             self._enter((slot, 0), tensor, tensor._version)
+            self.contents.seal(slot, tensor)
         return slot
 
     def _enter(self, key: Key, tensor: torch.Tensor, version: int) -> None:
@@ -163,6 +185,7 @@ class Flow:
         self.blank.discard(slot)
         self.version[slot] += 1
         self._enter((slot, self.version[slot]), tensor, tensor._version)
+        self.contents.seal(slot, tensor)
         return True
 
     def _arg(self, slot: int, tensor: torch.Tensor, first: bool) -> Arg:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from planner.replay.audit import Finding
 
 
+Namer = Callable[[str, str], str]
+"""Gives the next op its address; told the address that it had before, or "" for a new op."""
+
+
 class Recipe:
     """One segment, over all its runs.
 
@@ -31,7 +35,7 @@ class Recipe:
 
     def __init__(self, name: str, replayed: list[int] | None = None) -> None:
         self.name = name
-        self.address: Callable[[], Callable[[str], str]] | None = None
+        self.address: Callable[[], Namer] | None = None
         self.keeps: Callable[[str, int], bool] | None = None
         self.keep_all = False
         self.cut_depths: dict[str, int] = {}

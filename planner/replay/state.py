@@ -26,6 +26,9 @@ from planner.replay.record import OpRecord, build_tree, tensors_in
 from planner.replay.slicing import Group
 from planner.replay.traits import generator_of
 
+OVERWRITTEN = -1
+"""Version of a source whose memory was overwritten out of sight: it cannot be used."""
+
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
@@ -173,6 +176,14 @@ class SegmentState:
                 unit=self.name,
             )
         tensor, version = held
+        if version == OVERWRITTEN:
+            raise ReplayError(
+                f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
+                "its replay reads was overwritten during the forward",
+                cause="code that torch does not see wrote into it (NumPy, a C library)",
+                fix=f"exclude the unit from the plan: planner.plan(..., save=[{self.name!r}])",
+                unit=self.name,
+            )
         if version is not None and tensor._version != version:
             raise ReplayError(
                 f"segment {self.name}: a tensor of shape {tuple(tensor.shape)} that its replay "
@@ -203,6 +214,7 @@ class SegmentState:
         borrowed = {*group.sources, *group.cells} if releasing is not None else ()
         for step in group.steps:
             record = records[step.op]
+            originals = {key: env[key] for key in step.copies}
             for key in step.copies:
                 env[key] = _copy(env[key])
             if record.plain and not self.overrides:
@@ -218,6 +230,8 @@ class SegmentState:
                 out = self._call(record, step.op, env)
             for old, new in record.writes:
                 env[new] = env[old]
+            if originals:
+                env.update(originals)
             if type(out) is torch.Tensor:
                 if record.makes:
                     env[record.makes[0]] = out

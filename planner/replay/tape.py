@@ -23,7 +23,7 @@ from planner.replay.recipe import Recipe
 from planner.replay.record import SKIP, Many, OpRecord, tensors_in, written_tensors
 from planner.replay.slicing import slice_segment
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
-from planner.replay.state import Handle, SegmentState
+from planner.replay.state import OVERWRITTEN, Handle, SegmentState
 from planner.replay.traits import traits_of
 from planner.replay.writer import TapeWriter, all_on_tape, generator_used, kept, passthrough
 
@@ -87,14 +87,18 @@ class Tape(TapeWriter):
         ):
             self._diverge(None)
             program = None
+        overwritten: set[Key] = set()
         if program is None:
             program = self.compile()
-        if learn:
+            overwritten = self.flow.overwritten(program.sources) - self.copies.keys()
+        if learn and not overwritten:
             self.recipe.learned(program)
         self.state.open_tape = None
         self.state.bind(program)
         if program.drops:
             self.state.sources.update((key, self._source(key)) for key in program.sources)
+            for key in overwritten:
+                self.state.sources[key] = (self.state.sources[key][0], OVERWRITTEN)
         if self.originals:
             finding = audit(self.state, program, self.originals)
             if finding is not None:

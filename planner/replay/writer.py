@@ -6,7 +6,6 @@ FATES ARE SAFE    a tensor is given up only when every op that leads to it, back
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.replay.flow import PLAIN, Arg, Flow, Key
 from planner.replay.program import Pack, Program, compile_program
-from planner.replay.recipe import Recipe
+from planner.replay.recipe import Namer, Recipe
 from planner.replay.record import (
     Many,
     OpRecord,
@@ -47,7 +46,7 @@ class TapeWriter(TorchDispatchMode):
         self.replayable: set[Key] = set()
         self.wished: set[Key] = set()
         self.lost: set[Key] = set()
-        self.namer: Callable[[str], str] | None = None
+        self.namer: Namer | None = None
 
     def begin_recording(self, records: list[OpRecord], packs: list[Pack]) -> None:
         """Start recording, after a followed prefix (empty for a first run)."""
@@ -82,7 +81,7 @@ class TapeWriter(TorchDispatchMode):
         """Add a finished record: can its results be replayed, does the plan keep some."""
         self._judge(record)
         if self.namer is not None:
-            record.address = self.namer(str(record.func))
+            record.address = self.namer(str(record.func), "")
         keeps = self.recipe.keeps
         if keeps is not None and record.address:
             made = (*record.makes, *(new for _, new in record.writes))
@@ -105,14 +104,16 @@ class TapeWriter(TorchDispatchMode):
         record = blank_record(self.flow, func)
         record.opaque = True
         tensors = [t for t in tensors_in((args, kwargs)) if on_tape(t)]
-        before = [t.untyped_storage().clone() for t in tensors]
+        # On the CPU the next read looks at the content by itself, and needs no copy.
+        before = [None if t.device.type == "cpu" else t.untyped_storage().clone() for t in tensors]
         out = func(*args, **kwargs)
         declared = {id(t) for t in written_tensors(traits_of(func), args, kwargs)}
         for tensor, old in zip(tensors, before, strict=True):
-            if id(tensor) in declared or not _same_bytes(tensor.untyped_storage(), old):
+            changed = old is not None and not _same_bytes(tensor.untyped_storage(), old)
+            if changed or id(tensor) in declared:
                 self.flow.wrote_unseen(tensor)
         if self.namer is not None:
-            self.namer(str(func))
+            record.address = self.namer(str(func), "")
         self.records.append(record)
         return out
 
@@ -191,8 +192,8 @@ class TapeWriter(TorchDispatchMode):
                     self.lost.add(old)
             self._judge(record)
             self.wished.update(record.keep)
-            if self.namer is not None:
-                self.namer(str(record.func))
+            if self.namer is not None and record.address:
+                self.namer(str(record.func), record.address)
 
     def _catch_up(self, arg: Arg) -> None:
         flow, slot = self.flow, arg.slot
