@@ -22,43 +22,6 @@ from planner.documents import Boundary, Cut, Plan, Segment
 
 WIDTH = 8
 
-UNARY = {
-    "sin": torch.sin,
-    "tanh": torch.tanh,
-    "gelu": F.gelu,
-    "softmax": lambda x: x.softmax(-1),
-    "double": lambda x: x.double().exp().clamp(max=9.0).to(x.dtype),
-    "half": lambda x: x.to(torch.bfloat16).sin().to(x.dtype),
-    "roll": lambda x: x.roll(1, -1) * x,
-    "transpose": lambda x: (x.t().contiguous().t() * 1.5).cos(),
-    "chunks": lambda x: torch.cat([c.sin() for c in x.chunk(2, -1)], -1),
-    "norm": lambda x: F.layer_norm(x, (WIDTH,)),
-    "add_": lambda x: (x * 1.5).add_(0.5),
-    "relu_": lambda x: F.relu_(x * 1.25),
-    "view_add_": lambda x: view_in_place(x),
-    "slice_": lambda x: slice_in_place(x),
-    "scalar": lambda x: x * float(x.detach().abs().mean()) + x.sin(),
-    "mask": lambda x: torch.where(x > 0, x, x.exp()),
-    "noise": lambda x: x + torch.rand_like(x) * x,
-    "drop": lambda x: F.dropout(x, 0.25),
-    "no_grad": lambda x: x * frozen_statistic(x),
-    "square_": lambda x: (x + 1.0).mul_(2.0).pow(2).div_(3.0),
-    "sort": lambda x: x.sort(-1).values * x,
-    "fill": lambda x: filled(x),
-}
-IN_PLACE_ON_INPUT = {
-    "input_add_": lambda x: x.add_(0.25),
-    "input_tanh_": lambda x: x.mul_(0.5).sin(),
-}
-BINARY = {
-    "add": torch.add,
-    "mul": lambda a, b: a * b,
-    "add_": lambda a, b: a.clone().add_(b),
-    "mix": lambda a, b: torch.stack((a, b)).sum(0).sin(),
-    "attend": lambda a, b: F.scaled_dot_product_attention(a[None], b[None], a[None])[0],
-    "into": lambda a, b: (a * 1.0).addcmul_(a, b),
-}
-
 
 def view_in_place(x: Tensor) -> Tensor:
     y = x * 1.25
@@ -82,6 +45,44 @@ def filled(x: Tensor) -> Tensor:
 @torch.no_grad()
 def frozen_statistic(x: Tensor) -> Tensor:
     return x.std(-1, keepdim=True).exp()
+
+
+UNARY = {
+    "sin": torch.sin,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "softmax": lambda x: x.softmax(-1),
+    "double": lambda x: x.double().exp().clamp(max=9.0).to(x.dtype),
+    "half": lambda x: x.to(torch.bfloat16).sin().to(x.dtype),
+    "roll": lambda x: x.roll(1, -1) * x,
+    "transpose": lambda x: (x.t().contiguous().t() * 1.5).cos(),
+    "chunks": lambda x: torch.cat([c.sin() for c in x.chunk(2, -1)], -1),
+    "norm": lambda x: F.layer_norm(x, (WIDTH,)),
+    "add_": lambda x: (x * 1.5).add_(0.5),
+    "relu_": lambda x: F.relu_(x * 1.25),
+    "view_add_": view_in_place,
+    "slice_": slice_in_place,
+    "scalar": lambda x: x * float(x.detach().abs().mean()) + x.sin(),
+    "mask": lambda x: torch.where(x > 0, x, x.exp()),
+    "noise": lambda x: x + torch.rand_like(x) * x,
+    "drop": lambda x: F.dropout(x, 0.25),
+    "no_grad": lambda x: x * frozen_statistic(x),
+    "square_": lambda x: (x + 1.0).mul_(2.0).pow(2).div_(3.0),
+    "sort": lambda x: x.sort(-1).values * x,
+    "fill": filled,
+}
+IN_PLACE_ON_INPUT = {
+    "input_add_": lambda x: x.add_(0.25),
+    "input_tanh_": lambda x: x.mul_(0.5).sin(),
+}
+BINARY = {
+    "add": torch.add,
+    "mul": lambda a, b: a * b,
+    "add_": lambda a, b: a.clone().add_(b),
+    "mix": lambda a, b: torch.stack((a, b)).sum(0).sin(),
+    "attend": lambda a, b: F.scaled_dot_product_attention(a[None], b[None], a[None])[0],
+    "into": lambda a, b: (a * 1.0).addcmul_(a, b),
+}
 
 
 class Piece(nn.Module):
@@ -119,7 +120,8 @@ class Net(nn.Module):
         self.pieces, self.wires = nn.ModuleList(pieces), wires
 
     def extra_repr(self) -> str:
-        return f"wires {self.wires}, frozen {[n for n, p in self.named_parameters() if not p.requires_grad]}"
+        frozen = [name for name, p in self.named_parameters() if not p.requires_grad]
+        return f"wires {self.wires}, frozen {frozen}"
 
     def forward(self, x: Tensor) -> Tensor:
         values = [x]
