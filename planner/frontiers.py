@@ -10,7 +10,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from planner.documents import Pins, Profile
+from planner.documents import Exclusion, Pins, Profile
 from planner.documents.frontier import Frontier, FrontierPoint
 from planner.errors import InfeasibleBudgetError
 from planner.graph import Graph
@@ -68,13 +68,24 @@ def sweep_profile(
     budgets: Sequence[float | str] | None = None,
     *,
     pins: Pins = Pins(),  # noqa: B008  # frozen
+    exclusions: Sequence[Exclusion] = (),
     baselines: bool = True,
     points: int = POINTS,
     graph: Graph | None = None,
 ) -> Frontier:
-    """Return the frontier of a profile; see `sweep`."""
+    """Return the frontier of a profile; see `sweep`.
+
+    Args:
+        profile: the profile.
+        budgets: as for `sweep`.
+        pins: units to save or to recompute.
+        exclusions: units that never run again, besides those that the profile lists.
+        baselines: also play placements by hand.
+        points: number of budgets when none are given.
+        graph: of the profile, if there is one already.
+    """
     graph = graph or Graph.of(profile)
-    spans, lowest = floor(graph, pins=pins)
+    spans, lowest = floor(graph, pins=pins, exclusions=exclusions)
     plain = profile.plain_peak_bytes
     sizes = _even(lowest, plain, points) if budgets is None else _sizes(budgets, plain)
     if all(size < lowest for size in sizes):
@@ -83,7 +94,7 @@ def sweep_profile(
         )
     by_hand = hand_placements(graph) if baselines else ()
     all_sizes = [*sizes, *(baseline.peak_bytes for baseline in by_hand)]
-    found = sweep_budgets(graph, all_sizes, pins)
+    found = sweep_budgets(graph, all_sizes, pins, exclusions)
     step_ns = max(profile.step_time_ns, 1)
 
     def ratio(candidate: Candidate) -> float:

@@ -210,6 +210,22 @@ def test_a_short_label_names_both_ends(
     assert short_label(segment) == label
 
 
+def test_what_a_plan_leaves_out_is_left_out_of_its_frontier_too() -> None:
+    unit = PROFILE.units[1].name
+    plan = replace(MIDDLE, exclusions=(Exclusion(unit, "its replay differs"),))
+    page = render(plan, PROFILE)
+    assert "its replay differs" in Page(page).text
+    without = sweep_profile(PROFILE, exclusions=plan.exclusions, baselines=False)
+    assert without.floor_bytes >= sweep_profile(PROFILE, baselines=False).floor_bytes
+
+
+def test_a_checkpointed_unit_stands_in_the_report_without_reasons() -> None:
+    ends = Boundary(PROFILE.units[1].name, 0, "enter"), Boundary(PROFILE.units[1].name, 0, "exit")
+    plan = replace(MIDDLE, segments=(Segment(*ends, runtime="checkpoint"),))
+    page = Page(render(plan, PROFILE))
+    assert "by checkpoint" in page.text
+
+
 def test_a_notebook_shows_plans_and_frontiers() -> None:
     frontier = sweep_profile(PROFILE, points=8)
     for shown in (MIDDLE, EMPTY_PLAN, frontier):

@@ -34,8 +34,10 @@ def draw(frontier: Frontier, path: Path, console: Console, plan: Plan | None = N
 def draw_plan(plan: Plan, profile: Profile, path: Path, console: Console) -> None:
     """Draw the frontier of a profile with a mark at the plan."""
     from planner.frontiers import sweep_profile
-    from planner.insight import graph_for, predict
+    from planner.insight import found_exclusions, graph_for, predict
 
     graph = graph_for(plan, profile)
-    frontier = sweep_profile(profile, pins=plan.pins, graph=graph)
+    frontier = sweep_profile(
+        profile, pins=plan.pins, exclusions=found_exclusions(plan, profile), graph=graph
+    )
     draw(frontier, path, console, predict(graph, plan))

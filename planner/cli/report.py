@@ -53,8 +53,10 @@ def render(plan: Plan, profile: Profile | None) -> str:
     if profile is None:
         return report_html(plan)
     from planner.frontiers import sweep_profile
-    from planner.insight import graph_for, keep_reasons, timeline
+    from planner.insight import found_exclusions, graph_for, keep_reasons, timeline
 
     graph = graph_for(plan, profile)
-    memory, reasons = timeline(graph, plan), keep_reasons(graph, plan)
-    return report_html(plan, memory, sweep_profile(profile, pins=plan.pins, graph=graph), reasons)
+    frontier = sweep_profile(
+        profile, pins=plan.pins, exclusions=found_exclusions(plan, profile), graph=graph
+    )
+    return report_html(plan, timeline(graph, plan), frontier, keep_reasons(graph, plan))

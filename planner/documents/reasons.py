@@ -56,11 +56,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A value that backward needs and that the segment makes again.
+    """What an op makes that backward needs and that the segment makes again.
 
     Attributes:
-        address: its op address.
-        size_bytes: the size of its storage.
+        address: the op's address.
+        size_bytes: the size of all of it.
         takes_bytes: what keeping it would take.
         saves_ns: what keeping it would save of the replay.
     """

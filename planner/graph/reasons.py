@@ -26,21 +26,32 @@ def kept_values(graph: Graph, span: Span) -> tuple[Kept, ...]:
 
 
 def given_up_values(graph: Graph, span: Span) -> tuple[GivenUp, ...]:
-    """Return the values that a span gives up, each with what keeping it would do."""
+    """Return what a span gives up, op by op, each with what keeping it would do.
+
+    The outputs of an op count together: keeping one of them saves no run of the op.
+    """
     addresses = graph.places.addresses(span.start, span.stop)
-    return tuple(
-        _given_up(graph, span, value, output_address(address, output))
-        for op, address in enumerate(addresses, span.start)
-        for output, value in enumerate(graph.outputs(op))
-        if value not in span.keep
-        and graph.packed_inside(value, span.start, span.stop)
+    found = []
+    for op, address in enumerate(addresses, span.start):
+        values = frozenset(value for value in graph.outputs(op) if _is_given_up(graph, span, value))
+        if values:
+            found.append(_given_up(graph, span, values, address))
+    return tuple(found)
+
+
+def _is_given_up(graph: Graph, span: Span, value: int) -> bool:
+    return (
+        value not in span.keep
+        and bool(graph.packed_inside(value, span.start, span.stop))
         and graph.made_inside(value, span.start, span.stop)
     )
 
 
-def _given_up(graph: Graph, span: Span, value: int, address: str) -> GivenUp:
-    freed, cost = _difference(graph, span, replace(span, keep=span.keep | {value}))
-    return GivenUp(address, graph.storage_bytes(value), -freed, -cost)
+def _given_up(graph: Graph, span: Span, values: frozenset[int], address: str) -> GivenUp:
+    storages = {graph.storage_of(value) for value in values}
+    size = sum(graph.profile.storages[storage].bytes for storage in storages)
+    freed, cost = _difference(graph, span, replace(span, keep=span.keep | values))
+    return GivenUp(address, size, -freed, -cost)
 
 
 def _kept(graph: Graph, span: Span, value: int, address: str) -> Kept:

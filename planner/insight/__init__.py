@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from planner.documents import Plan, Profile
+from planner.documents import Exclusion, Plan, Profile
 from planner.documents.reasons import Kept
 from planner.documents.timeline import Timeline
 from planner.errors import StalePlanError
@@ -47,6 +47,12 @@ def replayed_spans(graph: Graph, plan: Plan) -> tuple[Span, ...]:
         StalePlanError: the plan names units or ops that the profile does not have.
     """
     return resolve(graph, [s for s in plan.segments if s.runtime == "replay"])
+
+
+def found_exclusions(plan: Plan, profile: Profile) -> tuple[Exclusion, ...]:
+    """Return the units that a plan leaves out and its profile does not: what a probe found."""
+    listed = {exclusion.unit for exclusion in profile.excluded}
+    return tuple(e for e in plan.exclusions if e.unit not in listed)
 
 
 def predict(graph: Graph, plan: Plan) -> Plan:

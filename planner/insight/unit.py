@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from planner.documents import Exclusion, Plan, UnitCall
+from planner.documents import Plan, UnitCall
 from planner.documents.explanation import Alternative, Explanation, OtherBudget
 from planner.documents.reasons import GivenUp, Kept
 from planner.errors import UnknownUnitError
@@ -15,7 +15,7 @@ from planner.graph.address import Addresser, unit_of
 from planner.graph.reasons import given_up_values, kept_values
 from planner.graph.simulate import simulate
 from planner.graph.span import IllegalSpanError
-from planner.insight import replayed_spans
+from planner.insight import found_exclusions, replayed_spans
 from planner.report.rows import short_label
 from planner.search.spans import droppable, saved_inside, tight_spans
 from planner.search.sweep import sweep_budgets
@@ -177,8 +177,7 @@ def _budgets(
     graph: Graph, plan: Plan, spans: tuple[Span, ...], saved: frozenset[int]
 ) -> tuple[OtherBudget, ...]:
     sizes = [int(plan.budget_bytes * share) for _, share in SHARES]
-    listed = {e.unit for e in graph.profile.excluded}
-    extra: list[Exclusion] = [e for e in plan.exclusions if e.unit not in listed]
+    extra = found_exclusions(plan, graph.profile)
     found = []
     for (name, share), size, best in zip(
         SHARES, sizes, sweep_budgets(graph, sizes, plan.pins, extra), strict=True
