@@ -7,11 +7,13 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import planner
+from planner.cli import main
 from planner.errors import InfeasibleBudgetError, InvalidInputsError
 from planner.profiler.sharding import shard_profile
 
@@ -84,6 +86,54 @@ def test_a_model_on_the_meta_device_is_planned_and_the_plan_says_so() -> None:
     found = planner.verify(real, plan, inputs=ids, repeats=1)
     assert found.gradients_equal
     assert found.measured_peak_bytes == plan.predicted_peak_bytes
+
+
+MODEL = """
+import sys, torch
+sys.path.insert(0, {scripts!r})
+import llama70b
+
+def build():
+    with torch.device("meta"):
+        model = llama70b.Llama(2, width=64, inner=128, heads=4, kv_heads=2, words=100)
+        return model, (torch.empty(4, 64, dtype=torch.long),)
+"""
+
+
+def test_the_command_takes_the_whole_description(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "small_llama.py"
+    file.write_text(MODEL.format(scripts=str(ROOT / "scripts")))
+    flags = "--budget 85% --device-spec a100 --shards 4 --optimizer sgd --autocast bfloat16 --json"
+    assert main(["plan", f"{file}:build", *flags.split()]) == 0
+    step = json.loads(capsys.readouterr().out)["step"]
+    assert step["device"] == "cuda" and step["estimated_for"] == "a100"
+    assert (step["shards"], step["optimizer"], step["autocast"]) == (4, "SGD", "bfloat16")
+    assert main(["plan", f"{file}:build", "--budget", "85%", "--device-spec", "b1"]) != 0
+    assert "no device is called 'b1'" in capsys.readouterr().err
+
+
+def test_a_cuda_device_gets_its_own_kernels() -> None:
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.drop = torch.nn.Linear(64, 64), torch.nn.Dropout(0.1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = self.drop(self.layer(x))
+            found: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+            return found
+
+    def ops(dtype: torch.dtype, device: str) -> str:
+        x = torch.empty(2, 4, 16, 64, dtype=dtype)
+        found = planner.profile(Mixed().to(dtype), inputs=x, device_spec=device)
+        return " ".join(op.name for op in found.ops)
+
+    assert "_flash_attention_for_cpu" in ops(torch.float32, "cpu")
+    assert "native_dropout" not in ops(torch.float32, "cpu")
+    on_cuda = ops(torch.bfloat16, "h100")
+    assert "_scaled_dot_product_flash_attention.default" in on_cuda
+    assert "native_dropout.default" in on_cuda
+    assert "_efficient_attention.default" in ops(torch.float32, "h100")
 
 
 def test_unknown_optimizers_are_explained() -> None:

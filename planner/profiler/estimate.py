@@ -56,8 +56,9 @@ def estimate(
             "a step needs a rank to run on", f"shards={shards}", fix="shards=1"
         )
     device = device_spec(spec or "cpu")
-    pretends = device.kind == "cuda" and not torch.cuda.is_available()
-    where = torch.device("cpu" if pretends else device.kind)
+    here = model_device(step.model)
+    pretends = device.kind == "cuda" and here.type != "cuda"  # the same plan on any machine
+    where = here if device.kind == here.type else torch.device("cpu")
     if device.kind == "cuda" and step.optimizer is not None:
         step = _with_foreach(step, step.optimizer)
     with CudaKernels() if pretends else nullcontext():

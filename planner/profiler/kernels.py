@@ -1,4 +1,4 @@
-"""The kernels that torch picks on a CUDA device, for a fake step where there is none.
+"""The kernels that torch picks on a CUDA device, for a fake step of a model that is not on one.
 
 Without CUDA in the build no tensor can claim to be on a CUDA device and have gradients, so the
 step's tensors claim to be on the CPU, and calls for which torch would pick another kernel on CUDA
