@@ -10,6 +10,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,6 +141,27 @@ def test_gradient_inside_a_unit(create: bool) -> None:
 
     torch.manual_seed(1)
     compare(scenario, nn.Sequential(Energy(create), Part()), ("0", "1"))
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("keep", ["bernoulli_.float", "div_.Scalar", "sin", "mul_.Tensor"])
+def test_gradient_inside_a_unit_that_keeps_values(create: bool, keep: str) -> None:
+    """What the plan keeps stands in for the ops before it, also while the unit still runs."""
+
+    def scenario(model: nn.Module) -> Any:
+        x = batch()
+        weighted_sum(model(x)).backward()
+        return x.grad
+
+    torch.manual_seed(1)
+    model = nn.Sequential(Energy(create))
+    planned = copy.deepcopy(model)
+    plan = manual_plan(planned, ["0"])
+    units = ("0", "0.layer", "0.layer.drop", "0.layer.norm")
+    kept = tuple(f"{unit}/{keep}/{number}" for unit in units for number in range(2))
+    handle = apply(planned, replace(plan, segments=(replace(plan.segments[0], keep=kept),)))
+    assert_same(results(scenario, model), results(scenario, planned))
+    assert handle.replayed_ops > 0
 
 
 def test_two_backwards_with_retained_graph() -> None:

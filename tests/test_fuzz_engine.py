@@ -245,7 +245,6 @@ def quiet() -> Iterator[None]:
 
 
 @given(data=st.data())
-@settings(deadline=None)
 def test_random_modules_under_random_plans(data: st.DataObject) -> None:
     """Bits are equal, or the engine says that something it needs was overwritten."""
     net = data.draw(nets())
@@ -265,7 +264,7 @@ def test_random_modules_under_random_plans(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 8, deadline=None)
 def test_random_modules_under_searched_plans(data: st.DataObject) -> None:
     """What `planner.plan` returns is right, and peaks at exactly the predicted byte."""
     net = data.draw(nets())

@@ -137,6 +137,11 @@ class Flow:
         if slot is not None:
             self.blank.add(slot)
 
+    def forget_shapes(self, keys: Iterable[Key]) -> None:
+        """Note that other views than the first may come to hold these values."""
+        for key in keys:
+            self._shapes.pop(key, None)
+
     def overwritten(self, keys: Iterable[Key]) -> set[Key]:
         """Which of these values from outside were overwritten out of sight since they were read."""
         return {key for key in keys if key in self.outside and self._is_gone(key)}

@@ -369,10 +369,12 @@ class Tape(TapeWriter):
         """Make a given-up value while the segment is still open (a gradient inside a block)."""
         program = self.program
         records = list(program.records[: self.at]) if program is not None else self.records
-        outside = self.flow.outside
-        held = frozenset(k for k in outside if k[1])
+        outside = {k: tensor for k, (tensor, _) in self.flow.outside.items()}
+        valid = {k: tensor for k, (tensor, seen) in self.kept.items() if tensor._version == seen}
+        held = frozenset((*(k for k in outside if k[1]), *valid))
         group = slice_segment([r.flow_op() for r in records], [key], held).groups[0]
-        env = {k: self.copies[k] if k in self.copies else outside[k][0] for k in group.sources}
+        have = {**outside, **valid, **self.copies}
+        env: dict[Key, torch.Tensor] = {k: have[k] for k in group.sources}
         self.paused = True
         try:
             state.play(group, records, env, None)

@@ -89,6 +89,7 @@ class TapeWriter(TorchDispatchMode):
             self.wished.update(record.keep)
         self.records.append(record)
         if record.keep:
+            self.flow.forget_shapes(new for _, new in record.writes)
             self.keep(record, args, kwargs, out)
 
     def _judge(self, record: OpRecord) -> None:
