@@ -242,3 +242,25 @@ def test_a_model_is_profiled_first() -> None:
     found = planner.sweep(model, inputs=(torch.ones(256, 32),), loss_fn=torch.sum)
     assert found.model_class == "Sequential"
     assert found.floor_bytes < found.plain_peak_bytes
+
+
+NET_FILE = """
+import torch
+from torch import nn
+def net():
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)) for _ in range(3)]
+    return nn.Sequential(*blocks), (torch.ones(64, 8),), torch.sum
+"""
+
+
+def test_the_command_profiles_a_model_when_given_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("swept_net.py").write_text(NET_FILE)
+    assert main(["sweep", "swept_net.py:net", "--points", "3", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["model_class"] == "Sequential"
+    assert len(facts["points"]) == 3
+    assert facts["points"][-1]["overhead_ratio"] == 0.0
