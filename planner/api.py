@@ -17,7 +17,7 @@ from planner.planning.offline import from_profile
 from planner.planning.settle import settle
 from planner.profiler.build import build_profile
 from planner.profiler.devices import DeviceSpec
-from planner.profiler.estimate import estimate, make_optimizer, on_meta
+from planner.profiler.estimate import estimate, make_optimizer, on_meta, remarks
 from planner.profiler.fingerprint import fingerprint, unit_prints
 from planner.profiler.inputs import find_profile
 from planner.profiler.step import Step, make_step
@@ -139,7 +139,7 @@ def plan(
     if found is not None:
         budget_bytes = budget.resolve(found.plain_peak_bytes)
         chosen = from_profile(found, budget_bytes, method=search, pins=pins)
-        chosen = replace(chosen, notes=_notes(found))
+        chosen = replace(chosen, notes=remarks(found))
     else:
         chosen = _run(made, budget, search, pins, capped)
     notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
@@ -194,21 +194,12 @@ def _is_derived(model: nn.Module, spec: str | DeviceSpec | None, shards: int) ->
     return spec is not None or shards != 1 or on_meta(model)
 
 
-def _notes(profile: Profile) -> tuple[str, ...]:
-    device = profile.step.estimated_for
-    if not device:
-        return ()
-    return (f"times are estimated for {device} by a cost model; the step was not run",)
-
-
 def _pins(before: Plan | None, save: Sequence[str], recompute: Sequence[str]) -> Pins:
     """The user's pins, added to those of an earlier plan; a newer one wins over its opposite."""
     old = before.pins if before is not None else Pins()
     kept = (p for p in old.save if p not in recompute)
     given_up = (p for p in old.recompute if p not in save)
-    return Pins(
-        tuple(dict.fromkeys((*kept, *save))), tuple(dict.fromkeys((*given_up, *recompute)))
-    )
+    return Pins(tuple(dict.fromkeys((*kept, *save))), tuple(dict.fromkeys((*given_up, *recompute))))
 
 
 def _given_profile(

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+import planner
 from planner.documents import Profile
-from planner.errors import StepError
+from planner.errors import InvalidModelError, StepError
 from planner.profiler.build import build_profile
 from planner.profiler.cost_model import CostModel
 from planner.profiler.devices import device_spec
@@ -117,12 +118,24 @@ def test_a_fake_step_shows_the_memory_of_a_real_one(build: Callable[[], Built]) 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("foreach", [True, False])
 def test_the_optimizer_counts(kind: Any, foreach: bool) -> None:
-    model, inputs = gpt2()
+    model, inputs = (
+        nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16)),
+        {"input": torch.randn(8, 16)},
+    )
     optimizer = kind(model.parameters(), lr=1e-3, foreach=foreach)
     real, fake = both((model, inputs), optimizer=optimizer)
     assert fake.plain_peak_bytes == real.plain_peak_bytes
     assert memory_facts(fake) == memory_facts(real)
-    assert optimizer.state == {}
+    assert not optimizer.state
+    optimizer.zero_grad()
+    model(inputs["input"]).sum().backward()
+    optimizer.step()  # from here on there is state
+    optimizer.zero_grad()
+    before = {key: id(value) for state in optimizer.state.values() for key, value in state.items()}
+    real, fake = both((model, inputs), optimizer=optimizer)
+    assert memory_facts(fake) == memory_facts(real)
+    after = {key: id(value) for state in optimizer.state.values() for key, value in state.items()}
+    assert after == before
 
 
 def test_autocast_counts() -> None:
@@ -150,6 +163,38 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in parameters)
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_shared_parameters_and_tensors_outside_the_tables_stay_shared() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 50, bias=False)
+            self.head.weight = self.embed.weight
+            self.table = {"scale": torch.rand(16)}
+            self.gru = nn.GRU(16, 16, batch_first=True)  # lists its weights a second time
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.head(self.gru(self.embed(ids))[0] * self.table["scale"])
+            return found
+
+    real, fake = both((Tied(), {"ids": torch.randint(0, 50, (2, 8))}))
+    assert fake.plain_peak_bytes == real.plain_peak_bytes
+
+
+def test_a_workspace_of_unknown_size_is_noted() -> None:
+    plan = planner.plan(
+        nn.LSTM(8, 8), inputs=torch.ones(4, 2, 8), budget_mb="100%", device_spec="cpu"
+    )
+    assert any("mkldnn_rnn_layer" in note for note in plan.notes)
+
+
+def test_an_optimizer_in_backward_is_refused() -> None:
+    layer = nn.Linear(4, 4)
+    layer.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    with pytest.raises(InvalidModelError, match="hook"):
+        build_fake_profile(make_step(layer, inputs=torch.ones(1, 4)), COSTS)
+    assert type(layer.weight) is nn.Parameter
 
 
 class Choosy(nn.Module):

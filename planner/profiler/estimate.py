@@ -25,6 +25,9 @@ from planner.profiler.step import Step, model_device
 CUDA_BLOCK_BYTES = 512
 """CUDA's caching allocator hands out multiples of this (`kMinBlockSize`), and counts them so."""
 
+_UNKNOWN_WORKSPACE = ("aten.mkldnn_rnn_layer.default", "aten._cudnn_rnn.default")
+"""Kernels that save a workspace whose size only they know; without running it is taken to be 0."""
+
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -67,6 +70,19 @@ def estimate(
         profile = _in_blocks(profile)
     info = replace(profile.step, device=device.kind, estimated_for=device.name)
     return shard_profile(replace(profile, step=info), shards)
+
+
+def remarks(profile: Profile) -> tuple[str, ...]:
+    """Return what the reader of a plan should know about a profile that was estimated."""
+    device = profile.step.estimated_for
+    if not device:
+        return ()
+    used = {op.name for op in profile.ops}
+    uncounted = (name for name in _UNKNOWN_WORKSPACE if name in used)
+    return (
+        f"times are estimated for {device} by a cost model; the step was not run",
+        *(f"the workspace of {name} has an unknown size and is not counted" for name in uncounted),
+    )
 
 
 def on_meta(model: nn.Module) -> bool:

@@ -76,6 +76,14 @@ class Faker:
                 cause="a tensor subclass or a sparse layout",
                 fix="profile the step where it runs: planner.profile(model, inputs=...)",
             )
+        if tensor.is_leaf and getattr(tensor, "_post_accumulate_grad_hooks", None):
+            raise InvalidModelError(
+                "a parameter has a hook that runs when its gradient is there",
+                f"shape {tuple(tensor.shape)}",
+                "an optimizer that updates during backward works on the real tensors, so what it"
+                " frees would not be seen",
+                "profile the step where it runs: planner.profile(model, inputs=...)",
+            )
         fake: torch.Tensor = FakeTensor(self.mode, self._meta(tensor), self._place(tensor))
         if isinstance(tensor, nn.Parameter):
             fake = nn.Parameter(fake, tensor.requires_grad)
