@@ -8,14 +8,14 @@ are run and measured (`measure`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from planner.batches.measure import measured
+from planner.batches.measure import Held, held, times_ns
 from planner.batches.predict import Predictions
-from planner.documents import Plan
 from planner.documents.batch import BatchChoice, BatchRow
 from planner.errors import InfeasibleBudgetError
 from planner.profiler.step import Step, make_step
@@ -48,7 +48,7 @@ def best_batch(
         batch_sizes: sizes to look at; by default 1, 2, 3, 4, 6, 8, 12, 16, ... up to the first
             that no plan makes fit.
         loss_fn, optimizer: as for `planner.profile`.
-        repeats: timed steps of each size that is measured; the least counts.
+        repeats: timed steps of each size that is measured, in turn; the least of each counts.
 
     Raises:
         InvalidBudgetError: the budget makes no sense.
@@ -66,20 +66,25 @@ def best_batch(
     fitting = [row for row in rows.values() if row.fits]
     if not fitting:
         raise _infeasible(predictions, budget)
-    plans: dict[int, Plan] = {}
+    found: dict[int, Held] = {}
     for row in _worth_running(fitting):
-        profile = predictions.profile(row.batch_size)
-        found = measured(step_of(row.batch_size), profile, budget, row, repeats)
-        if found is not None:
-            rows[row.batch_size], plans[row.batch_size] = found
-    if not plans:
+        candidate = held(step_of(row.batch_size), predictions.profile(row.batch_size), budget)
+        if candidate is not None:
+            found[row.batch_size] = candidate
+    if not found:
         raise _infeasible(predictions, budget)
-    best = max((rows[size] for size in plans), key=_throughput)
+    for size, time_ns in zip(found, times_ns(list(found.values()), repeats), strict=True):
+        rows[size] = replace(
+            rows[size],
+            measured_peak_bytes=found[size].plan.measured_peak_bytes,
+            measured_samples_per_second=round(size / (time_ns / 1e9), 3),
+        )
+    best = max((rows[size] for size in found), key=_throughput)
     return BatchChoice(
         model_class=type(model).__name__,
         budget_bytes=budget,
         best=best,
-        plan=plans[best.batch_size],
+        plan=found[best.batch_size].plan,
         rows=tuple(rows.values()),
     )
 
