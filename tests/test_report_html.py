@@ -25,7 +25,6 @@ from planner.graph import Graph
 from planner.planning.offline import from_profile
 from planner.report.frontier_chart import frontier_chart
 from planner.report.html import report_html
-from planner.report.rows import rows_of, short_label
 from planner.report.style import STYLE
 from planner.report.svg import Chart, chart_html
 from planner.search import floor
@@ -175,39 +174,6 @@ def luminance(colour: str) -> float:
     parts = [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_segments_that_are_alike_share_a_row() -> None:
-    def block(number: int) -> Segment:
-        unit = f"net.h.{number}"
-        ends = Boundary(f"{unit}.ln", 0, "enter"), Boundary(f"{unit}.mlp.fc", 0, "exit")
-        return Segment(*ends, keep=(f"{unit}.ln/add/0",), saved_bytes=8, kept_bytes=2)
-
-    odd = replace(block(3), kept_bytes=4)
-    rows = rows_of([block(0), block(1), odd, block(4)])
-    assert [(r.label, len(r.segments), r.given_up_bytes) for r in rows] == [
-        ("net.h.{0-1,4}: ln .. mlp.fc", 3, 18),
-        ("net.h.3: ln .. mlp.fc", 1, 4),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "label"),
-    [
-        (("h.0", "enter"), ("h.0", "exit"), "h.0"),
-        (("", "enter"), ("", "exit"), "."),
-        (("h.0", "enter"), ("h.2", "exit"), "h: 0 .. 2"),
-        (("h.0", "enter"), ("h.0.fc", "exit"), "h.0: start .. fc"),
-        (("h.0.a", "exit"), ("h.0.b", "enter"), "h.0: after a .. before b"),
-        (("h.0.a", "exit"), ("h.0", "exit"), "h.0: after a .. end"),
-        (("a", "enter"), ("b", "exit"), "a .. b"),
-    ],
-)
-def test_a_short_label_names_both_ends(
-    start: tuple[str, str], end: tuple[str, str], label: str
-) -> None:
-    segment = Segment(Boundary(start[0], 0, start[1]), Boundary(end[0], 0, end[1]))
-    assert short_label(segment) == label
 
 
 def test_what_a_plan_leaves_out_is_left_out_of_its_frontier_too() -> None:
