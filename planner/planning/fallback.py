@@ -7,13 +7,38 @@ from dataclasses import replace
 
 from planner.applier.gates import install
 from planner.applier.runtime import Runtime
-from planner.documents import Boundary, Exclusion, Plan, Segment
+from planner.documents import Boundary, Exclusion, Plan, Profile, Segment
 from planner.errors import PlannerError
 from planner.profiler.step import Step
 from planner.verifier.measure import Results, run_for_results, same_results
 
 USED = "torch's checkpoint is used instead: running the unit again was bit-equal"
 WRONG = "nor does torch's checkpoint: running the unit again differs"
+
+
+def unseen_units(profile: Profile) -> list[Exclusion]:
+    """Return the units in which autograd saves what replay cannot make: code that no tape sees.
+
+    Of nested units the outermost numbered one is named (`layers.3`), a block as a rule.
+    """
+    found: dict[str, Exclusion] = {}
+    for saved in profile.saved:
+        value = profile.values[saved.value]
+        storage = profile.storages[value.storage]
+        unit = profile.ops[storage.birth].unit if storage.birth >= 0 else -1
+        if value.op < 0 and storage.category == "activation" and unit >= 0:
+            name = _block(profile, unit)
+            op = profile.ops[storage.birth].name
+            reason = f"what its code makes is out of sight, from {op} on"
+            found.setdefault(name, Exclusion(name, reason))
+    return list(found.values())
+
+
+def _block(profile: Profile, unit: int) -> str:
+    name = profile.units[unit].name
+    parts = name.split(".")
+    numbered = (i for i, part in enumerate(parts) if part.isdigit())
+    return ".".join(parts[: next(numbered, len(parts)) + 1])
 
 
 def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan:

@@ -14,7 +14,7 @@ from planner.applier.runtime import Runtime
 from planner.documents import Exclusion, Pins, Plan, Profile
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph import Graph
-from planner.planning.fallback import with_checkpoints
+from planner.planning.fallback import unseen_units, with_checkpoints
 from planner.planning.offline import from_profile
 from planner.planning.probe import probe
 from planner.profiler.step import Step
@@ -153,7 +153,7 @@ class _Settling:
     ) -> Plan:
         """The lowest plan, with torch's checkpoint on what had to be excluded."""
         budget_bytes = plan.budget_bytes
-        excluded = (*self.profile.excluded, *exclusions)
+        excluded = (*self.profile.excluded, *exclusions, *unseen_units(self.profile))
         if not excluded:
             raise InfeasibleBudgetError(
                 budget_bytes=budget_bytes,
