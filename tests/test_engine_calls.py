@@ -559,3 +559,59 @@ def test_the_model_stays_what_it_was() -> None:
         ) == before
         assert "_Gate" not in str(model)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class Plain(nn.Module):
+    """A part that can be scripted, traced and exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).sin().exp()
+
+
+def test_script_modules_are_left_out_by_name() -> None:
+    def scenario(model: nn.Module) -> Any:
+        x = batch()
+        weighted_sum(model(x)).backward()
+        return x.grad
+
+    torch.manual_seed(1)
+    model = nn.Sequential(Plain(), torch.jit.script(Plain()), Plain())
+    planned = copy.deepcopy(model)
+    plan = manual_plan(planned, ["0", "1", "2"])
+    assert [e.unit for e in plan.exclusions] == ["1"]
+    assert [s.start.unit for s in plan.segments] == ["0", "2"]
+    ends_there = replace(plan.segments[0], end=replace(plan.segments[0].end, unit="1"))
+    handle = apply(planned, replace(plan, segments=(ends_there, plan.segments[1])))
+    assert [e.unit for e in handle.left_out] == ["1"]
+    assert_same(results(scenario, model), results(scenario, planned))
+    assert handle.replayed_ops > 0
+    whole = torch.jit.script(Plain())
+    assert not apply(whole, manual_plan(whole, ["layer"])).left_out
+
+
+def test_traced_exported_and_fake() -> None:
+    torch.manual_seed(1)
+    model, x = nn.Sequential(Plain(), Plain()), batch().detach()
+    expected = model(x)
+    with apply(model, manual_plan(model, ["0", "1"])):
+        assert torch.equal(torch.jit.trace(model, x)(x), expected)
+        assert torch.equal(torch.fx.symbolic_trace(model)(x), expected)
+        assert torch.equal(torch.export.export(model, (x,)).module()(x), expected)
+    on_meta = nn.Sequential(Plain(), Plain()).to("meta")
+    with apply(on_meta, manual_plan(on_meta, ["0", "1"])):
+        for _ in range(2):
+            on_meta(x.to("meta")).sum().backward()
+    assert on_meta[0].layer.weight.grad.shape == (8, 8)
+
+
+def test_gradcheck() -> None:
+    torch.manual_seed(1)
+    model, x = nn.Sequential(Plain(), Plain()).double(), batch(2).detach().double()
+    x.requires_grad_()
+    with apply(model, manual_plan(model, ["0", "1"])):
+        assert torch.autograd.gradcheck(model, x, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(model, x)

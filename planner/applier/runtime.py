@@ -231,4 +231,5 @@ def _replay_can_serve() -> bool:
         and not torch._C._are_functorch_transforms_active()
         and torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
         and not checkpoint_listens()
+        and torch._C._get_tracing_state() is None
     )

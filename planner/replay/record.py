@@ -214,7 +214,8 @@ def finish_record(
     device: torch.device | None = None
     for tensor in tensors_in(out):
         device = device or tensor.device
-        key = flow.made(tensor, traits.blank) if type(tensor) in PLAIN else None
+        strided = type(tensor) in PLAIN and tensor.layout is torch.strided
+        key = flow.made(tensor, traits.blank) if strided else None
         outs.append(-1 if key is None else key[0])
         if key is not None:
             makes.append(key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from planner.replay.flow import PLAIN, Arg, Flow, Key
 from planner.replay.program import Pack, Program, compile_program
@@ -223,6 +223,9 @@ def without_graph(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.grad_fn is None:
         return tensor
+    if type(tensor) not in PLAIN:  # a subclass has a dispatch of its own
+        with _disable_current_modes():
+            return tensor.detach()
     with torch._C._DisableTorchDispatch():
         return tensor.detach()
 
