@@ -578,9 +578,11 @@ def test_script_modules_are_left_out_by_name() -> None:
         weighted_sum(model(x)).backward()
         return x.grad
 
-    torch.manual_seed(1)
-    model = nn.Sequential(Plain(), torch.jit.script(Plain()), Plain())
-    planned = copy.deepcopy(model)
+    def build() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(Plain(), torch.jit.script(Plain()), Plain())
+
+    model, planned = build(), build()
     plan = manual_plan(planned, ["0", "1", "2"])
     assert [e.unit for e in plan.exclusions] == ["1"]
     assert [s.start.unit for s in plan.segments] == ["0", "2"]
