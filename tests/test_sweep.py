@@ -19,7 +19,7 @@ from planner.frontiers import sweep_profile
 from planner.graph import Graph
 from planner.report.frontier_text import chart, frontier_text, knee_sentence
 from planner.search import search, solve
-from planner.search.sweep import layers
+from planner.search.baselines import layers
 from tests.graphs import StepBuilder, residual_chain, unet
 
 MIB = 1024**2

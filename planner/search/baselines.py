@@ -1,20 +1,28 @@
 """What people place by hand: checkpoints on every block, on equal groups of blocks, on sqrt(n).
 
-For comparison only. Each gives up everything inside a group of blocks and keeps what crosses
-between groups, which is what `torch.utils.checkpoint` around a block does. Sources: Chen, Xu, Zhang
-and Guestrin 2016, "Training deep nets with sublinear memory cost", for the square root.
+Compared with, and candidates like any other where they do better. Each gives up everything inside a
+group of blocks and keeps what crosses between groups, which is what `torch.utils.checkpoint` around
+a block does. Sources: Chen, Xu, Zhang and Guestrin 2016, "Training deep nets with sublinear memory
+cost", for the square root.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from planner.errors import UnknownUnitError
 from planner.graph.model import Graph
+from planner.graph.simulate import simulate
 from planner.graph.span import Span
 from planner.search.blocks import split
 from planner.search.spans import droppable, saved_inside
+
+MOST_SETTINGS = 16
+"""Settings tried of each placement."""
+_NUMBER = re.compile(r"\d+")
 
 
 def every_block(graph: Graph, unit_names: Sequence[str]) -> tuple[Span, ...]:
@@ -60,3 +68,45 @@ def _whole(graph: Graph, low: int, high: int) -> tuple[Span, ...]:
     if not dropped:
         return ()
     return (Span(low, high, saved_inside(graph, low, high) - dropped),)
+
+
+def layers(graph: Graph) -> tuple[str, ...]:
+    """Return the units that people put checkpoints on: outermost numbered calls with siblings.
+
+    `transformer.h.0`, `transformer.h.1`, ...; several stacks (encoder and decoder) count together.
+    """
+    units = [u for u in graph.profile.units if u.root_call == 0 and u.enter < u.exit]
+    stacks: dict[str, list[str]] = {}
+    for name in dict.fromkeys(u.name for u in units):
+        parts = name.split(".")
+        if _NUMBER.fullmatch(parts[-1]) and not any(map(_NUMBER.fullmatch, parts[:-1])):
+            stacks.setdefault(".".join(parts[:-1]), []).append(name)
+    return tuple(name for stack in stacks.values() if len(stack) > 1 for name in stack)
+
+
+def placements(graph: Graph) -> Iterator[tuple[str, str, Callable[[], tuple[Span, ...]]]]:
+    """Yield every placement by hand: its name, its setting, and what makes its spans."""
+    yield "plain", "", tuple
+    names = layers(graph)
+    whole = every_block(graph, names)
+    if whole:
+        yield "every block", f"{len(whole)} blocks", lambda: whole
+    for k in _settings(1, len(whole) - 1):
+        yield "best k of n", f"k={k} of {len(whole)}", partial(_best_of, graph, whole, k)
+    blocks = len(split(graph).edges) - 1
+    for k in _settings(2, blocks):
+        yield "uniform segments", f"{k} segments", partial(uniform, graph, k)
+    if blocks > 1:
+        yield "sqrt", f"of {blocks} blocks", partial(sqrt, graph)
+
+
+def _settings(first: int, last: int) -> list[int]:
+    step = 1 + max(0, last - first) // MOST_SETTINGS
+    return list(range(first, last + 1, step))
+
+
+def _best_of(graph: Graph, whole: tuple[Span, ...], k: int) -> tuple[Span, ...]:
+    """The first k, the last k or k evenly spread: whichever has the lowest peak."""
+    count = len(whole)
+    spread = tuple(whole[(2 * i + 1) * count // (2 * k)] for i in range(k))
+    return min((whole[:k], whole[-k:], spread), key=lambda spans: simulate(graph, spans).peak_bytes)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from planner.documents.plan import Exclusion, Pins
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph.model import Graph
-from planner.graph.span import Span
+from planner.graph.span import IllegalSpanError, Span
+from planner.search.baselines import placements
 from planner.search.blocks import split
 from planner.search.bound import LowerBound
 from planner.search.chain import ChainResult
@@ -87,6 +89,8 @@ class _Planner:
             self.pool.add_plain()
         self.lowest_target = self.chain.lowest()
         self._climb()
+        if wanted.plain():
+            self._try_by_hand()
         self.floor: Candidate = self.pool.lowest()
 
     def search(self, budget_bytes: int, method: str) -> SearchResult:
@@ -159,6 +163,14 @@ class _Planner:
             for rung in range(1, rungs):
                 self._adds(low + (high - low) * rung // rungs)
             self._descend()
+
+    def _try_by_hand(self) -> None:
+        """Add what people place by hand: it does better here and there where predictions miss."""
+        several_calls = len(self.graph.root_calls) > 1
+        for name, _, make in placements(self.graph):
+            if name != "plain" and (several_calls or name != "best k of n"):
+                with suppress(IllegalSpanError):  # the engine cannot stop between some blocks
+                    self.pool.add(make(), name)
 
     def _descend(self) -> None:
         """Look for a lower floor where the algorithm mispredicts: halve towards its own floor."""
