@@ -176,6 +176,33 @@ def test_an_interrupt_of_a_unit_called_by_itself() -> None:
     assert_same(expected, step(part) + step(planned))
 
 
+@pytest.mark.parametrize("method", ["open", "close"])
+@pytest.mark.parametrize("early", [False, True])
+def test_an_interrupt_within_our_own_code(
+    method: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next forward clears away what an interrupted opening or closing left."""
+    from planner.replay.tape import Tape
+
+    model, planned = pair()
+    plain = getattr(Tape, method)
+
+    def interrupted(tape: Tape, *args: Any) -> Any:
+        if not early:
+            plain(tape, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tape, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            planned(batch())
+    torch.manual_seed(4)
+    expected = step(model)
+    torch.manual_seed(4)
+    assert_same(expected, step(planned))
+    assert_clean()
+
+
 def test_an_interrupt_that_the_model_catches() -> None:
     class Catching(nn.Module):
         def __init__(self, inner: Net) -> None:

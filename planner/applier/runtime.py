@@ -20,7 +20,7 @@ from planner.documents import Exclusion, Plan, Segment
 from planner.graph.address import Addresser, split_output, unit_of
 from planner.replay.audit import Finding
 from planner.replay.recipe import Namer, Recipe
-from planner.replay.stack import checkpoint_listens, remove_mode
+from planner.replay.stack import checkpoint_listens, remove_mode, remove_strays
 from planner.replay.tape import Tape
 from planner.replay.units import UnitNames
 
@@ -106,6 +106,7 @@ class Runtime:
         if not calls:
             if _thread.owner is self:
                 self._close(learn=False)
+            remove_strays(Tape, _thread.tape)
             _thread.counts[id(self)] = {}
             if self.root is None or self.root() is not root:
                 self.root = weakref.ref(root)

@@ -46,5 +46,8 @@ class Contents:
 
 def _sum(tensor: torch.Tensor) -> int:
     storage = tensor.untyped_storage()
-    size = storage.nbytes()
-    return zlib.crc32((ctypes.c_char * size).from_address(storage.data_ptr())) if size else 0
+    try:
+        size, address = storage.nbytes(), storage.data_ptr()
+    except RuntimeError:  # there is no memory behind it (a symbolic zero)
+        return 0
+    return zlib.crc32((ctypes.c_char * size).from_address(address)) if size and address else 0

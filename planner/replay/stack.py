@@ -48,6 +48,18 @@ def remove_mode(mode: TorchDispatchMode) -> bool:
     return True
 
 
+def remove_strays(kind: type[TorchDispatchMode], mine: TorchDispatchMode | None) -> None:
+    """Take modes and hooks of this kind off, but `mine`: an interrupt hit their very opening."""
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, kind) and mode is not mine:
+            remove_mode(mode)
+    while (top := _top_hooks(True)) is not None:
+        owner = getattr(top[0], "__self__", None)
+        if not isinstance(owner, kind) or owner is mine:
+            return
+        _pop_hooks()
+
+
 def remove_hooks(pack: Any) -> None:
     """Take the saved-tensor hooks with this pack function off the stack, if they are there."""
     above = []
