@@ -20,6 +20,7 @@ from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.flow import Flow, Key
+from planner.replay.launches import watch_launches
 from planner.replay.record import OpRecord, finish_record, tensors_in, write_record
 from planner.replay.traits import Traits, traits_of
 from planner.replay.units import UnitNames
@@ -102,6 +103,7 @@ class StepRecorder(TorchDispatchMode):
     @contextmanager
     def recording_step(self, tracked: dict[str, list[torch.Tensor]]) -> Iterator[None]:
         """Record what runs inside the block; `tracked` tensors were there before, by category."""
+        watch_launches()
         lives = self.recording.lives
         for category, tensors in tracked.items():
             lives.see_all(tensors, category)
@@ -147,6 +149,10 @@ class StepRecorder(TorchDispatchMode):
             self._flow(op, record, args, kwargs, out)
         ops.append(op)
         return out
+
+    def kernel_launched(self) -> None:
+        """A kernel that no dispatcher sees was launched: anything may have been written."""
+        self.flow.blank.update(range(len(self.flow.base)))
 
     def _on_tape(self, tree: Any) -> bool:
         """Whether the flow of all tensors in here can be followed."""

@@ -18,6 +18,7 @@ from planner.errors import ReplayError
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
 from planner.replay.flow import PLAIN, Arg, Key
+from planner.replay.launches import LAUNCH
 from planner.replay.program import Pack, Program
 from planner.replay.recipe import Recipe
 from planner.replay.record import SKIP, Many, OpRecord, tensors_in, written_tensors
@@ -169,6 +170,15 @@ class Tape(TapeWriter):
         if record.keep:
             self.keep(record, args, kwargs, out)
         return out
+
+    def kernel_launched(self) -> None:
+        """A kernel that no dispatcher sees was launched (see `launches`)."""
+        while (program := self.program) is not None:
+            if self.at < len(program.path) and program.path[self.at][0].func is LAUNCH:
+                self.at += 1
+                return
+            self._diverge(None)
+        self.record_launch()
 
     def _note_outside_writes(self, record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> None:
         for tensor in written_tensors(traits_of(record.func), args, kwargs or {}):

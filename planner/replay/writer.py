@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from planner.replay.flow import PLAIN, Arg, Flow, Key
+from planner.replay.launches import LAUNCH, watch_launches
 from planner.replay.program import Pack, Program, compile_program
 from planner.replay.recipe import Namer, Recipe
 from planner.replay.record import (
@@ -50,6 +51,7 @@ class TapeWriter(TorchDispatchMode):
 
     def begin_recording(self, records: list[OpRecord], packs: list[Pack]) -> None:
         """Start recording, after a followed prefix (empty for a first run)."""
+        watch_launches()
         self.records, self.packs = records, packs
         if self.recipe.address is not None:
             self.namer = self.recipe.address()
@@ -118,6 +120,13 @@ class TapeWriter(TorchDispatchMode):
         self.records.append(record)
         return out
 
+    def record_launch(self) -> None:
+        """Write down that a kernel out of sight ran: all that is known may have been written."""
+        record = blank_record(self.flow, LAUNCH)
+        record.opaque = True
+        self.flow.blank.update(range(record.slots))
+        self.records.append(record)
+
     # -- packs --------------------------------------------------------------------------------
 
     def record_pack(self, tensor: torch.Tensor) -> Any:
@@ -181,7 +190,9 @@ class TapeWriter(TorchDispatchMode):
         for pack in self.packs:
             self._catch_up(pack.arg)
         for record in self.records:
-            if traits_of(record.func).blank:
+            if record.func is LAUNCH:
+                flow.blank.update(range(record.slots))
+            elif traits_of(record.func).blank:
                 flow.blank.update(slot for slot, _ in record.makes)
             for arg in _args_of(record):
                 self._catch_up(arg)
