@@ -11,15 +11,16 @@ import torch
 from torch import nn
 
 from planner.documents import Pins, Plan, Profile
-from planner.errors import StalePlanError, StepError
+from planner.errors import StepError
 from planner.planning.capped import ran_out_of_memory, settle_capped
 from planner.planning.offline import from_profile
 from planner.planning.settle import settle
+from planner.planning.stored import check_same_step, given_profile
 from planner.profiler.build import build_profile
+from planner.profiler.checks import check_model
 from planner.profiler.devices import DeviceSpec
 from planner.profiler.estimate import estimate, make_optimizer, on_meta, remarks
-from planner.profiler.fingerprint import fingerprint, unit_prints
-from planner.profiler.inputs import find_profile
+from planner.profiler.fingerprint import unit_prints
 from planner.profiler.step import Step, make_step
 from planner.units import Budget, parse_budget
 from planner.verifier import Verification, verify_plan
@@ -103,7 +104,8 @@ def plan(
         budget_mb: most live bytes of a step: a number of MB (1024**2 bytes), or a string such as
             "2GB", "286MiB" or "80%" (of the plain step's peak).
         profile: a `Profile` or the path of one; by default, when no inputs are given, a stored
-            profile of this model is looked for in `profiles/` and in PLANNER_PROFILES.
+            profile of this model is looked for in `profiles/` and in PLANNER_PROFILES. With inputs
+            or a step besides, the plan is made from the profile and then run.
         search: "auto", "dp" or "milp".
         save: patterns of units whose saved tensors always stay.
         recompute: patterns of units whose saved tensors are always given up.
@@ -116,18 +118,19 @@ def plan(
         InvalidBudgetError: the budget makes no sense.
         InfeasibleBudgetError: no plan reaches it; tells the smallest reachable peak and what holds
             it up.
-        StalePlanError: the given profile is of another model.
+        StalePlanError: the given profile is of another model or of another step.
         UnknownUnitError: a pattern matches no unit.
         ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
     """
     budget = parse_budget(budget_mb)
     before = Plan.load(base) if base is not None and not isinstance(base, Plan) else base
     pins = _pins(before, save, recompute)
+    check_model(model)
     derived = _is_derived(model, device_spec, shards)
-    found = _given_profile(
-        model, profile, has_step=derived or inputs is not None or step is not None
-    )
-    if found is None:
+    has_step = inputs is not None or step is not None
+    found = given_profile(model, profile, derived or has_step)
+    made = None
+    if found is None or has_step:
         made = make_step(
             model,
             inputs=inputs,
@@ -135,13 +138,16 @@ def plan(
             step=step,
             optimizer=make_optimizer(optimizer, model),
         )
-        found = estimate(made, device_spec, shards) if derived else None
     if found is not None:
+        check_same_step(found, made, optimizer)
+    elif derived and made is not None:
+        found = estimate(made, device_spec, shards)
+    if found is not None and (made is None or derived):
         budget_bytes = budget.resolve(found.plain_peak_bytes)
         chosen = from_profile(found, budget_bytes, method=search, pins=pins)
         chosen = replace(chosen, notes=remarks(found))
-    else:
-        chosen = _run(made, budget, search, pins, capped)
+    elif made is not None:
+        chosen = _run(made, budget, search, pins, capped, found)
     notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
     return replace(chosen, units=unit_prints(model), notes=tuple(dict.fromkeys(notes)))
 
@@ -175,11 +181,13 @@ def verify(
     return verify_plan(made, chosen, repeats)
 
 
-def _run(made: Step, budget: Budget, search: str, pins: Pins, capped: bool) -> Plan:
-    """Plan on the model at hand."""
+def _run(
+    made: Step, budget: Budget, search: str, pins: Pins, capped: bool, found: Profile | None
+) -> Plan:
+    """Plan on the model at hand, from a profile of this very step where there is one."""
     if not capped:
         try:
-            found = build_profile(made)
+            found = found or build_profile(made)
         except StepError as error:
             if not ran_out_of_memory(error):
                 raise
@@ -200,21 +208,3 @@ def _pins(before: Plan | None, save: Sequence[str], recompute: Sequence[str]) ->
     kept = (p for p in old.save if p not in recompute)
     given_up = (p for p in old.recompute if p not in save)
     return Pins(tuple(dict.fromkeys((*kept, *save))), tuple(dict.fromkeys((*given_up, *recompute))))
-
-
-def _given_profile(
-    model: nn.Module, profile: Profile | str | PathLike[str] | None, has_step: bool
-) -> Profile | None:
-    """The profile to plan from, if there is one and nothing better was given."""
-    if profile is None:
-        return None if has_step else find_profile(fingerprint(model))
-    found = profile if isinstance(profile, Profile) else Profile.load(profile)
-    mine = fingerprint(model)
-    if found.fingerprint != mine:
-        raise StalePlanError(
-            f"the profile is of another model than this {type(model).__name__}",
-            numbers=f"fingerprint {mine} found, {found.fingerprint} in the profile",
-            cause="the model's structure changed since it was profiled",
-            fix="profile it again: planner.profile(model, inputs=...)",
-        )
-    return found

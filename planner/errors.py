@@ -168,7 +168,7 @@ class UnknownUnitError(PlannerError):
         self.near = tuple(near)
         super().__init__(
             what or f"no unit of the model is named {name!r}",
-            numbers,
+            numbers or f"0 units of that name, {len(self.near)} that look like it",
             cause or "a misspelt name, or a module that the step does not call",
             fix or "use one of: " + _listed(self.near, "the names in model.named_modules()"),
         )

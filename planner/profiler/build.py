@@ -1,7 +1,7 @@
 """Profiles a model: runs its step a few times and writes down what happened as a `Profile`.
 
 Runs: one to warm up (lazy state, caches), one recorded, one forward with everything given up (the
-natural deaths), two with every op timed, two plain ones timed. All begin from the same state, and
+natural deaths), plain ones timed, and some with every op timed. All begin from the same state, and
 afterwards everything is as it was.
 """
 
@@ -24,7 +24,10 @@ from planner.profiler.storages import tensors_in
 from planner.profiler.timing import OpTimer, best_op_times, time_run
 from planner.replay.flow import Key
 
-TIMED_RUNS = 2
+SHORT_STEP_NS = 50_000_000
+"""A step under this is timed more often: noise weighs more on it, and it costs little."""
+RUNS = {"short": 5, "long": 2}
+OP_TIMED_RUNS = {"short": 3, "long": 1}
 
 
 def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> Profile:
@@ -56,12 +59,14 @@ def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> 
         last = plain[0].backwards
         fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), True, last=last)))
         say("time")
-        timers = [OpTimer(device) for _ in range(TIMED_RUNS)]
+        steps_ns: list[int] = []
+        fresh(lambda: steps_ns.append(time_run(step.run, device)))
+        kind = "short" if steps_ns[0] < SHORT_STEP_NS else "long"
+        for _ in range(RUNS[kind] - 1):
+            fresh(lambda: steps_ns.append(time_run(step.run, device)))
+        timers = [OpTimer(device) for _ in range(OP_TIMED_RUNS[kind])]
         for timer in timers:
             fresh(lambda timer=timer: _under(timer, step))  # type: ignore[misc]
-        steps_ns: list[int] = []
-        for _ in range(TIMED_RUNS):
-            fresh(lambda: steps_ns.append(time_run(step.run, device)))
     names = [op.name for op in plain[0].ops]
     times = best_op_times(names, [op.time_ns for op in plain[0].ops], timers)
     return to_profile(step, plain[0], plain[1], times, min(steps_ns))

@@ -5,7 +5,6 @@ Used by `planner.profiler.build`. A `Recording` is raw; `build` turns it into a 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
+from planner.profiler.timing import now_ns
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.flow import Flow, Key
 from planner.replay.launches import watch_launches
@@ -165,9 +165,9 @@ class StepRecorder(TorchDispatchMode):
         return "other" if self.backward_seen and not self.calls.stack else "forward"
 
     def _timed(self, op: RecordedOp, func: Any, args: Any, kwargs: Any) -> Any:
-        start = time.perf_counter_ns()
+        start = now_ns()
         out = func(*args, **kwargs)
-        op.time_ns = time.perf_counter_ns() - start
+        op.time_ns = now_ns() - start
         return out
 
     def _flow(self, op: RecordedOp, record: Any, args: Any, kwargs: Any, out: Any) -> None:
