@@ -9,7 +9,6 @@ closes, so that whatever comes after a difference can still be replayed.
 
 from __future__ import annotations
 
-from math import copysign
 from typing import Any
 
 import torch
@@ -17,23 +16,22 @@ import torch
 from planner.errors import ReplayError
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
-from planner.replay.flow import PLAIN, Arg, Key
+from planner.replay.flow import Key
 from planner.replay.launches import LAUNCH
-from planner.replay.program import Pack, Program
+from planner.replay.matcher import Matcher
+from planner.replay.program import Program
 from planner.replay.recipe import Recipe
-from planner.replay.record import SKIP, Many, OpRecord, tensors_in, written_tensors
+from planner.replay.record import OpRecord, tensors_in, written_tensors
 from planner.replay.slicing import slice_segment
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
 from planner.replay.state import OVERWRITTEN, Handle, SegmentState
 from planner.replay.traits import traits_of
-from planner.replay.writer import TapeWriter, all_on_tape, generator_used, kept, passthrough
+from planner.replay.writer import generator_used, kept, passthrough
 
-_NUMBERS = (int, float)
-_COMPARED = (int, float, bool, str, list)
 let_transforms_in()
 
 
-class Tape(TapeWriter):
+class Tape(Matcher):
     """One run of one segment, from `open` to `close`."""
 
     supports_higher_order_operators = True
@@ -51,9 +49,7 @@ class Tape(TapeWriter):
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
         self.program = recipe.programs[0] if recipe.programs else None
-        self.known, self.base, self.pins = self.flow.known, self.flow.base, self.flow.pins
         self.state.open_tape = self
-        self.at = 0
         self.packed = 0
         self.paused = False
         self.tried: list[Program] = []
@@ -132,7 +128,7 @@ class Tape(TapeWriter):
                 if (
                     record.func is func
                     and len(self.base) == record.slots  # else fewer tensors were packed before
-                    and self._same(record, types, args, kwargs)
+                    and self.same(record, types, args, kwargs)
                 ):
                     if busy:
                         return self._follow(program, record, at, args, kwargs)
@@ -187,139 +183,6 @@ class Tape(TapeWriter):
                 if key[0] == slot:  # the counter moves once this op has returned
                     self.flow.outside[key] = (tensor, tensor._version + 1)
 
-    # -- comparing ----------------------------------------------------------------------------
-
-    def _same(self, record: OpRecord, types: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-        if types or record.opaque:
-            return record.opaque and (
-                bool(types) or traits_of(record.func).opaque or not all_on_tape(args, kwargs)
-            )
-        try:
-            return self._same_op(record, args, kwargs)
-        except (AttributeError, RuntimeError, NotImplementedError):
-            return False  # no tensor, or one without storage or version
-
-    def _same_op(self, record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> bool:
-        expected = record.args
-        if len(expected) != len(args):
-            return False
-        odd = False
-        known: Any = self.known
-        base = self.base
-        for wanted, got in zip(expected, args, strict=True):
-            kind = type(wanted)
-            if kind is Arg:
-                slot = known.get(got.untyped_storage()._cdata)
-                if wanted[7]:
-                    if not self._same_outside(wanted, got, slot):
-                        return False
-                elif (
-                    slot != wanted[0]
-                    or got.size() != wanted[2]
-                    or got.stride() != wanted[3]
-                    or got.storage_offset() != wanted[4]
-                    or got._version - base[slot] != wanted[6]
-                ):
-                    return False
-            elif wanted is not got and not (
-                kind is type(got)
-                and kind in _COMPARED
-                and wanted == got
-                and (wanted or kind is not float)  # zeros have signs
-            ):
-                if self._same_constant(wanted, got):
-                    continue
-                if kind is not type(got) or kind not in _NUMBERS:
-                    return False
-                odd = True
-        if kwargs or record.kwargs:
-            same = self._same_keywords(record, kwargs or {})
-            if same is None:
-                return False
-            odd |= not same
-        if odd:
-            self._override(record, args, kwargs or {})
-        return True
-
-    def _same_keywords(self, record: OpRecord, kwargs: dict[str, Any]) -> bool | None:
-        """True when equal, False when only numbers differ, None when different."""
-        if len(record.kwargs) != len(kwargs):
-            return None
-        same = True
-        for (name, wanted), (other, got) in zip(record.kwargs, kwargs.items(), strict=True):
-            if name != other:
-                return None
-            if not self._same_constant(wanted, got):
-                if type(wanted) is not type(got) or type(got) not in _NUMBERS:
-                    return None
-                same = False
-        return same
-
-    def _same_constant(self, wanted: Any, got: Any) -> bool:
-        if type(wanted) is Arg:
-            return isinstance(got, torch.Tensor) and self._same_tensor(wanted, got)
-        if isinstance(wanted, Many):
-            return (
-                isinstance(got, (list, tuple))
-                and type(got) is wanted.kind
-                and len(got) == len(wanted)
-                and all(self._same_constant(w, g) for w, g in zip(wanted, got, strict=True))
-            )
-        if wanted is SKIP:
-            return isinstance(got, torch.Tensor)
-        if isinstance(got, torch.Tensor):
-            return False
-        if isinstance(got, torch.Generator):
-            return isinstance(wanted, torch.Generator)
-        if type(wanted) is not type(got) or wanted != got:
-            return False
-        return type(got) is not float or copysign(1.0, wanted) == copysign(1.0, got)
-
-    def _same_tensor(self, wanted: Arg, got: torch.Tensor) -> bool:
-        slot = self.known.get(got.untyped_storage()._cdata)
-        if wanted.first:
-            return self._same_outside(wanted, got, slot)
-        return (
-            slot == wanted.slot
-            and got.size() == wanted.size
-            and got.stride() == wanted.stride
-            and got.storage_offset() == wanted.offset
-            and got._version - self.base[slot] == wanted.counter
-        )
-
-    def _same_outside(self, wanted: Arg, got: torch.Tensor, slot: int | None) -> bool:
-        """Compare the first sight of a value from outside, and take note of it."""
-        if (
-            type(got) not in PLAIN
-            or got.size() != wanted.size
-            or got.stride() != wanted.stride
-            or got.storage_offset() != wanted.offset
-            or got.dtype is not wanted.dtype
-            or got.device != wanted.device
-            or got.is_conj() != bool(wanted.bits & 1)
-            or got.is_neg() != bool(wanted.bits & 2)
-            or got.is_inference()
-        ):
-            return False
-        if wanted.version == 0:
-            if slot is not None:
-                return False
-            pin: Any = got.untyped_storage()._weak_ref()
-            self.flow.pins.append(pin)
-            self.known[pin] = wanted.slot
-            self.base.append(got._version)
-        elif slot != wanted.slot or got._version - self.base[slot] != wanted.counter:
-            return False
-        self.flow.outside[(wanted.slot, wanted.version)] = (got, got._version)
-        return True
-
-    def _override(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Numbers that change from step to step (`x * self.alpha`) are taken from this step."""
-        self.state.overrides[self.at] = (
-            tuple(_number(w, g) for w, g in zip(record.args, args, strict=True)),
-            tuple((name, _number(w, kwargs[name])) for name, w in record.kwargs),
-        )
-
     # -- what autograd packs ------------------------------------------------------------------
 
     def pack(self, tensor: torch.Tensor) -> Any:
@@ -331,20 +194,12 @@ class Tape(TapeWriter):
             if packed < len(program.packs):
                 pack = program.packs[packed]
                 if pack.at == self.at:
-                    if pack.stays or self._same_pack(pack, tensor):
+                    if pack.stays or self.same_pack(pack, tensor):
                         self.packed = packed + 1
                         return self.give_up(pack.arg, tensor) if pack.dropped else kept(tensor)
                     self.flow.roll_back(pack.slots)
             self._diverge(None)
         return self.record_pack(tensor)
-
-    def _same_pack(self, pack: Pack, tensor: torch.Tensor) -> bool:
-        if type(tensor) not in PLAIN or len(self.base) != pack.slots:
-            return False
-        try:
-            return self._same_tensor(pack.arg, tensor)
-        except (RuntimeError, NotImplementedError):
-            return False
 
     # -- leaving the recorded path ------------------------------------------------------------
 
@@ -406,7 +261,3 @@ def unpack(packed: Any) -> torch.Tensor:
             fix="use the out-of-place op, or clone the tensor before writing",
         )
     return tensor  # type: ignore[no-any-return]
-
-
-def _number(recorded: Any, now: Any) -> Any:
-    return now if type(recorded) in _NUMBERS and type(now) in _NUMBERS else recorded
