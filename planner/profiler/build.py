@@ -48,10 +48,10 @@ def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> 
             run()
 
     with preserve(model, step.optimizer, step):
-        clear_gradients(model)
+        clear_gradients(step)
         say("warm up")
         step.run()
-        clear_gradients(model)
+        clear_gradients(step)
         say("record")
         plain: list[Recording] = []
         fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step))))
@@ -77,10 +77,10 @@ def _under(timer: OpTimer, step: Step) -> None:
         step.run()
 
 
-def clear_gradients(model: nn.Module) -> None:
-    """Begin without gradients."""
-    for parameter in model.parameters():
-        parameter.grad = None
+def clear_gradients(step: Step) -> None:
+    """Begin without gradients, of parameters and of inputs."""
+    for tensor in (*step.model.parameters(), *step.input_tensors):
+        tensor.grad = None
 
 
 def tracked(step: Step) -> dict[str, list[torch.Tensor]]:

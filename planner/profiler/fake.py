@@ -71,14 +71,14 @@ def build_fake_profile(
     with explained(), fake_step(step, device) as fake:
         say("warm up")
         fake.run()
-        clear_gradients(fake.model)
+        clear_gradients(fake)
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
             recorder = FakeRecorder(fake.model, costs, give_up, last)
             with untouched(fake):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
-            clear_gradients(fake.model)
+            clear_gradients(fake)
         times = [op.time_ns for op in found[0].ops]
         return to_profile(fake, found[0], found[1], times, sum(times), measure=False)
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from planner.replay.flow import PLAIN, Arg
-from planner.replay.program import Pack
 from planner.replay.recipe import Recipe
 from planner.replay.record import SKIP, Many, OpRecord
 from planner.replay.traits import traits_of
@@ -124,15 +123,15 @@ class Matcher(TapeWriter):
         return type(got) is not float or copysign(1.0, wanted) == copysign(1.0, got)
 
     def _same_tensor(self, wanted: Arg, got: torch.Tensor) -> bool:
-        slot = self.known.get(got.untyped_storage()._cdata)
-        if wanted.first:
+        slot: Any = self.known.get(got.untyped_storage()._cdata)
+        if wanted[7]:
             return self._same_outside(wanted, got, slot)
         return (
-            slot == wanted.slot
-            and got.size() == wanted.size
-            and got.stride() == wanted.stride
-            and got.storage_offset() == wanted.offset
-            and got._version - self.base[slot] == wanted.counter
+            slot == wanted[0]
+            and got.size() == wanted[2]
+            and got.stride() == wanted[3]
+            and got.storage_offset() == wanted[4]
+            and got._version - self.base[slot] == wanted[6]
         )
 
     def _same_outside(self, wanted: Arg, got: torch.Tensor, slot: int | None) -> bool:
@@ -168,12 +167,12 @@ class Matcher(TapeWriter):
             tuple((name, _number(w, kwargs[name])) for name, w in record.kwargs),
         )
 
-    def same_pack(self, pack: Pack, tensor: torch.Tensor) -> bool:
+    def same_pack(self, wanted: Arg, tensor: torch.Tensor) -> bool:
         """Whether autograd packs the recorded tensor."""
-        if type(tensor) not in PLAIN or len(self.base) != pack.slots:
+        if type(tensor) not in PLAIN:
             return False
         try:
-            return self._same_tensor(pack.arg, tensor)
+            return self._same_tensor(wanted, tensor)
         except (RuntimeError, NotImplementedError):
             return False
 

@@ -35,14 +35,15 @@ _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 class Handle:
     """Stands in autograd's graph for one tensor that was given up."""
 
-    __slots__ = ("arg", "state")
+    __slots__ = ("arg", "key", "state")
 
-    def __init__(self, state: SegmentState, arg: Arg) -> None:
+    def __init__(self, state: SegmentState, arg: Arg, key: Key) -> None:
         self.state = state
         self.arg = arg
+        self.key = key
 
     def __del__(self) -> None:
-        self.state.forget(self.arg.key)
+        self.state.forget(self.key)
 
 
 class SegmentState:
@@ -103,7 +104,11 @@ class SegmentState:
 
     def value(self, arg: Arg) -> torch.Tensor:
         """Return the tensor that a handle stands for, replaying its group if need be."""
-        key = arg.key
+        key = (arg[0], arg[1])
+        base = self.memo.get(key)
+        if base is not None and not self.served:
+            there: torch.Tensor = rebuild(base, arg)
+            return there
         with self.lock:
             base = self.memo.get(key)
             if base is None:
@@ -214,7 +219,7 @@ class SegmentState:
         borrowed = {*group.sources, *group.cells} if releasing is not None else ()
         for step in group.steps:
             record = records[step.op]
-            originals = {key: env[key] for key in step.copies}
+            originals = {key: env[key] for key in step.copies} if step.copies else None
             for key in step.copies:
                 env[key] = _copy(env[key])
             if record.plain and not self.overrides:

@@ -192,12 +192,12 @@ class Tape(Matcher):
         while (program := self.program) is not None:
             packed = self.packed
             if packed < len(program.packs):
-                pack = program.packs[packed]
-                if pack.at == self.at:
-                    if pack.stays or self.same_pack(pack, tensor):
+                at, arg, dropped, slots, stays = program.packs[packed]
+                if at == self.at:
+                    if stays or (len(self.base) == slots and self.same_pack(arg, tensor)):
                         self.packed = packed + 1
-                        return self.give_up(pack.arg, tensor) if pack.dropped else kept(tensor)
-                    self.flow.roll_back(pack.slots)
+                        return self.give_up(arg, tensor) if dropped else kept(tensor)
+                    self.flow.roll_back(slots)
             self._diverge(None)
         return self.record_pack(tensor)
 

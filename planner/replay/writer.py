@@ -151,7 +151,7 @@ class TapeWriter(TorchDispatchMode):
             self.originals[arg.key] = (arg, tensor)
         left, key = self.state.left, (arg[0], arg[1])
         left[key] = left.get(key, 0) + 1
-        return Handle(self.state, arg)
+        return Handle(self.state, arg, key)
 
     # -- values that stay ---------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from planner.profiler.build import clear_gradients
 from planner.profiler.meter import meter_for, step_tensors
 from planner.profiler.state import preserve
 from planner.profiler.step import Step, model_device
@@ -35,16 +36,11 @@ def from_same_state(step: Step) -> Iterator[None]:
     An optimizer without state yet gets it from a step before: every later step has it.
     """
     with preserve(step.model, step.optimizer, step):
-        _clear_gradients(step)
+        clear_gradients(step)
         if step.optimizer is not None and not step.optimizer.state:
             step.run()
-            _clear_gradients(step)
+            clear_gradients(step)
         yield
-
-
-def _clear_gradients(step: Step) -> None:
-    for tensor in (*step.model.parameters(), *step.input_tensors):
-        tensor.grad = None
 
 
 def measure_peak(step: Step) -> int:
