@@ -62,14 +62,9 @@ def test_a_value_that_is_given_up_names_what_keeping_it_would_do() -> None:
     spans = resolve(GRAPH, PLAN.segments)
     assert found.given_up
     first = found.given_up[0]
-    (value,) = (
-        v
-        for op in range(spans[0].start, spans[0].stop)
-        for v, a in [(GRAPH.outputs(op)[0], GRAPH.places.addresses(spans[0].start, spans[0].stop)[
-            op - spans[0].start])]
-        if a == first.address
-    )  # fmt: skip
-    other = replace(spans[0], keep=spans[0].keep | {value})
+    addresses = GRAPH.places.addresses(spans[0].start, spans[0].stop)
+    op = spans[0].start + addresses.index(first.address)
+    other = replace(spans[0], keep=spans[0].keep | set(GRAPH.outputs(op)))
     before, after = simulate(GRAPH, spans), simulate(GRAPH, (other, *spans[1:]))
     assert first.takes_bytes == after.kept_bytes - before.kept_bytes
     assert first.saves_ns == before.replay_ns - after.replay_ns

@@ -48,7 +48,7 @@ def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan
     buffers. What was found goes into the exclusions' reasons.
     """
     plain = run_for_results(step)
-    taken: list[str] = [s.start.unit for s in plan.segments]
+    taken: list[str] = []
     segments, reasons = list(plan.segments), {e.unit: e for e in plan.exclusions}
     for unit in units:
         if not unit.unit or any(_overlap(unit.unit, other) for other in taken):
@@ -57,7 +57,8 @@ def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan
             Boundary(unit.unit, 0, "enter"), Boundary(unit.unit, 0, "exit"), runtime="checkpoint"
         )
         right = _is_right(step, replace(plan, segments=(segment,)), plain)
-        if right:
+        if right:  # the whole unit runs again: replays within it would have nothing to do
+            segments = [s for s in segments if not _touches(s, unit.unit)]
             segments.append(segment)
             taken.append(unit.unit)
         why = f"{unit.reason}; {USED if right else WRONG}"
@@ -74,6 +75,10 @@ def _is_right(step: Step, plan: Plan, plain: Results) -> bool:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _touches(segment: Segment, unit: str) -> bool:
+    return _overlap(unit, segment.start.unit) or _overlap(unit, segment.end.unit)
 
 
 def _overlap(a: str, b: str) -> bool:

@@ -165,6 +165,7 @@ class _Settling:
         if measured <= budget_bytes:
             self._compare(plan)
             return replace(plan, predicted_peak_bytes=measured, measured_peak_bytes=measured)
+        lowest = min(measured, error.min_peak_bytes)
         raise InfeasibleBudgetError(
-            budget_bytes=budget_bytes, min_peak_bytes=measured, holders=error.holders
+            budget_bytes=budget_bytes, min_peak_bytes=lowest, holders=error.holders
         )
