@@ -88,8 +88,8 @@ class _Planner:
         if not wanted.forced:
             self.pool.add_plain()
         self.lowest_target = self.chain.lowest()
-        self._climb()
-        if wanted.plain():
+        trusted = self._climb()
+        if wanted.plain() and not trusted:
             self._try_by_hand()
         self.floor: Candidate = self.pool.lowest()
 
@@ -151,10 +151,11 @@ class _Planner:
         assert best is not None, "the floor fits every budget that gets here"
         return best if asked is None or best.overhead_ns < asked.overhead_ns else asked
 
-    def _climb(self) -> None:
+    def _climb(self) -> bool:
         """Fill the pool from a ladder of budgets between the floor and the plain peak.
 
-        Where the simulator agrees with what the algorithm predicts, there is no need to.
+        Where the simulator agrees with what the algorithm predicts, there is no need to; returns
+        whether it does.
         """
         low, high = self.lowest_target, int(self.graph.plain_live.max(initial=0))
         agree = [self._adds(low), self._adds((low + high) // 2)]
@@ -163,6 +164,7 @@ class _Planner:
             for rung in range(1, rungs):
                 self._adds(low + (high - low) * rung // rungs)
             self._descend()
+        return all(agree)
 
     def _try_by_hand(self) -> None:
         """Add what people place by hand: it does better here and there where predictions miss."""
