@@ -222,6 +222,13 @@ def _shape(tensor: torch.Tensor) -> tuple[object, ...]:
     return (tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, bits)
 
 
+def copy_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same geometry on a copy of the whole storage."""
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    storage = tensor.untyped_storage().clone()
+    return copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
 def rebuild(base: torch.Tensor, arg: Arg) -> Any:
     """Return the view `arg` of the storage of `base`, the tensor that holds the value."""
     if arg.direct:

@@ -20,7 +20,7 @@ import torch
 
 from planner.errors import ReplayError
 from planner.replay.choices import choices, chosen
-from planner.replay.flow import Arg, Key, rebuild
+from planner.replay.flow import Arg, Key, copy_storage, rebuild
 from planner.replay.program import Program
 from planner.replay.record import OpRecord, build_tree, tensors_in
 from planner.replay.slicing import Group
@@ -221,7 +221,7 @@ class SegmentState:
             record = records[step.op]
             originals = {key: env[key] for key in step.copies} if step.copies else None
             for key in step.copies:
-                env[key] = _copy(env[key])
+                env[key] = copy_storage(env[key])
             if record.plain and not self.overrides:
                 args = [
                     (env[a[0], a[1]] if a[10] else rebuild(env[a[0], a[1]], a))
@@ -269,13 +269,6 @@ class SegmentState:
         if record.random:
             return _redraw(record, built, named, self.rng[number])
         return func(*built, **named)
-
-
-def _copy(base: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same geometry on a copy of the whole storage."""
-    copy = torch.empty(0, dtype=base.dtype, device=base.device)
-    copy.set_(base.untyped_storage().clone(), base.storage_offset(), base.size(), base.stride())
-    return copy
 
 
 def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from planner.replay.flow import PLAIN, Arg, Flow, Key
+from planner.replay.flow import PLAIN, Arg, Flow, Key, copy_storage
 from planner.replay.launches import LAUNCH, watch_launches
 from planner.replay.program import Pack, Program, compile_program
 from planner.replay.recipe import Namer, Recipe
@@ -165,7 +165,7 @@ class TapeWriter(TorchDispatchMode):
         """Copy on write: an outside value that a replay may read is about to be overwritten."""
         for key in keys:
             if key not in self.copies:
-                self.copies[key] = _storage_copy(self.flow.outside[key][0])
+                self.copies[key] = copy_storage(self.flow.outside[key][0])
 
     def keep(self, record: OpRecord, args: Any, kwargs: Any, out: Any) -> None:
         """Hold the values of an op that the plan keeps, as sources."""
@@ -282,12 +282,6 @@ def _same_bytes(storage: torch.UntypedStorage, old: torch.UntypedStorage) -> boo
     a = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     b = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old)
     return torch.equal(a, b)
-
-
-def _storage_copy(tensor: torch.Tensor) -> torch.Tensor:
-    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    storage = tensor.untyped_storage().clone()
-    return copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def _args_of(record: OpRecord) -> list[Arg]:
