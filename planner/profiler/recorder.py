@@ -19,6 +19,7 @@ from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
 from planner.profiler.timing import now_ns
 from planner.profiler.unit_calls import UnitCalls
+from planner.replay.aside import let_transforms_in
 from planner.replay.flow import Flow, Key
 from planner.replay.launches import watch_launches
 from planner.replay.record import OpRecord, finish_record, tensors_in, write_record
@@ -82,6 +83,7 @@ class StepRecorder(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    stands_aside = True  # its hooks let transforms in, see `planner.replay.aside`
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -104,6 +106,7 @@ class StepRecorder(TorchDispatchMode):
     def recording_step(self, tracked: dict[str, list[torch.Tensor]]) -> Iterator[None]:
         """Record what runs inside the block; `tracked` tensors were there before, by category."""
         watch_launches()
+        let_transforms_in()
         lives = self.recording.lives
         for category, tensors in tracked.items():
             lives.see_all(tensors, category)
