@@ -325,6 +325,96 @@ def test_data_replaced_between_forward_and_backward(follow: bool) -> None:
     assert_same(*seen)
 
 
+def spoil_by_data(net: Net) -> None:
+    net.b.first.weight.data.mul_(2.0)
+
+
+def spoil_by_numpy(net: Net) -> None:
+    net.b.first.bias.detach().numpy()[...] += 1.0
+
+
+def spoil_by_an_unscaled_sign(net: Net) -> None:
+    net.b.first.weight.data.neg_()
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("spoil", [spoil_by_data, spoil_by_numpy, spoil_by_an_unscaled_sign])
+def test_a_weight_written_out_of_sight_before_backward(
+    spoil: Callable[[Net], None], follow: bool
+) -> None:
+    """No version moves, and autograd itself would use the new numbers in silence."""
+    model = Net()
+    give_up("b")(model)
+    if follow:
+        step(model, batch(4))
+    assert_refused(model, spoil, "b")
+    step(model, batch(4))
+
+
+def test_one_row_written_out_of_sight_is_seen_by_a_recorded_run() -> None:
+    model = Net()
+    give_up("b")(model)
+    assert_refused(model, lambda net: net.b.first.weight.data[3].zero_(), "b")
+
+
+class Normed(nn.Module):
+    """Both orders of reading and updating one batch norm's statistics."""
+
+    def __init__(self, dims: int, inside: bool) -> None:
+        super().__init__()
+        kind = nn.BatchNorm1d if dims == 1 else nn.BatchNorm2d
+        self.dims, self.inside = dims, inside
+        self.body = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), kind(6 if dims == 1 else 4))
+        self.tail = nn.Sequential(nn.Sigmoid(), nn.Linear(6, 6))
+        self.twice = Twice(self.body, self.tail)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x if self.dims == 1 else x.view(2, 4, -1, 6)
+        if self.inside:
+            out: tuple[Tensor, Tensor] = self.twice(x)
+            return out
+        self.body.eval()
+        first = self.tail(self.body(x).sin())
+        self.body.train()
+        return first, self.tail(self.body(x * 2.0).sin())
+
+
+class Twice(nn.Module):
+    """Evaluation mode, then training mode, in one unit."""
+
+    def __init__(self, body: nn.Module, tail: nn.Module) -> None:
+        super().__init__()
+        self.parts = [body, tail]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        body, tail = self.parts
+        body.eval()
+        first = tail(body(x).sin().cos())
+        body.train()
+        return first, tail(body(x * 2.0).sin().cos())
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("units", [("body", "tail"), ("twice",)])
+def test_statistics_change_before_the_backward_of_an_evaluation(
+    units: tuple[str, ...], dims: int
+) -> None:
+    torch.manual_seed(5)
+    model = Normed(dims, units == ("twice",))
+    planned = copy.deepcopy(model)
+    planned.twice.parts = [planned.body, planned.tail]
+    handle = give_up(*units)(planned)
+    seen: list[list[Any]] = []
+    for net in (model, planned):
+        seen.append([])
+        for _ in range(3):
+            net.zero_grad()
+            weighted_sum(net(batch(16))).backward()
+            seen[-1] += copied([p.grad for p in net.parameters()] + list(net.buffers()))
+    assert_same(*seen)
+    assert handle.replayed_ops
+
+
 def test_a_buffer_written_between_forward_and_backward() -> None:
     model = Net()
     give_up("b")(model)

@@ -3,12 +3,17 @@
 Code outside torch (NumPy, C libraries, CPU extensions) writes into tensors without any op and
 without moving a version counter. While a tape or a profile is recorded, what ops make and what they
 read is summed up on the CPU; a sum that changed with no write seen is an UNSEEN WRITE (see `flow`).
+
+Between forward and backward, what a replay will read is watched the same way: the whole of it after
+a recorded run, a few words of it after a followed one (`watch`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import zlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -42,6 +47,52 @@ class Contents:
         now = _sum(tensor)
         self._sums[slot] = (now, looks - 1)
         return now != before
+
+
+class Watch(NamedTuple):
+    """How to look at a tensor, and what was seen."""
+
+    look: Callable[[torch.Tensor], int]
+    seen: int
+
+
+def watch(tensor: torch.Tensor, whole: bool) -> Watch | None:
+    """Take note of a tensor's content, or None where looking would cost a transfer.
+
+    Args:
+        tensor: a plain tensor with memory of its own.
+        whole: sum all of it up where it fills its storage, else look at a few words.
+    """
+    if not tensor.is_cpu:
+        return None
+    fills = whole and tensor.nbytes == tensor.untyped_storage().nbytes()
+    look = _sum if fills else _glance
+    return Watch(look, look(tensor))
+
+
+_word = ctypes.c_uint64.from_address
+
+
+def _glance(tensor: torch.Tensor) -> int:
+    """Four words of a tensor; a write that changes all or most of it changes one of them."""
+    if tensor.is_contiguous():
+        size, address = tensor.nbytes, tensor.data_ptr()
+    else:
+        storage = tensor.untyped_storage()
+        size, address = storage.nbytes(), storage.data_ptr()
+    if not address:
+        return 0
+    if size < 8:
+        return int.from_bytes(ctypes.string_at(address, size), "little")
+    last, third = address + size - 8, (size - 8) // 3
+    return hash(
+        (
+            _word(address).value,
+            _word(address + third).value,
+            _word(last - third).value,
+            _word(last).value,
+        )
+    )
 
 
 def _sum(tensor: torch.Tensor) -> int:

@@ -45,6 +45,7 @@ class Program:
         handles: how many packs gave up each value.
         replayed: numbers of ops that some group runs.
         draws: those of them that draw: they need the generator's state.
+        statistics: sources that a kernel may change without saying so.
         path: the records, each with whether a followed run must do more for it than run it and
             note its one result.
         copied: op numbers before which an outside value is copied since the op overwrites it,
@@ -61,6 +62,7 @@ class Program:
     handles: dict[Key, int]
     replayed: frozenset[int]
     draws: frozenset[int]
+    statistics: tuple[Key, ...]
     copied: dict[int, tuple[Key, ...]]
     path: tuple[tuple[OpRecord, bool], ...]
 
@@ -102,6 +104,7 @@ def compile_program(
         handles,
         replayed,
         draws,
+        tuple(k for number in replayed for k in records[number].statistics if k in sources),
         copied,
         tuple((r, _is_busy(r) or n in draws or n in copied) for n, r in enumerate(records)),
     )
@@ -109,7 +112,7 @@ def compile_program(
 
 def _is_busy(record: OpRecord) -> bool:
     one_result = record.makes and len(record.outs) == 1 and not record.many_outs
-    return not one_result or bool(record.outside_writes or record.keep)
+    return not one_result or bool(record.outside_writes or record.keep or record.hidden)
 
 
 def _count(keys: object) -> dict[Key, int]:

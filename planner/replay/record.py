@@ -13,7 +13,7 @@ import torch
 
 from planner.replay.flow import PLAIN, Arg, Flow, Key
 from planner.replay.slicing import FlowOp
-from planner.replay.traits import TRAINING_FLAG, Traits
+from planner.replay.traits import TRAINING_FLAG, Traits, traits_of
 
 
 class Many(tuple[Any, ...]):
@@ -47,6 +47,7 @@ class OpRecord:
         outs: for each flat output, the slot of its fresh storage or -1.
         makes: values made in fresh storage.
         writes: (old, new) values written in place.
+        hidden: positions of statistics that the op updates without saying so.
         generator: argument position or name of an explicit generator; None for the default one.
         random: draws from a generator.
         device: of the first tensor output (default generator to use).
@@ -69,6 +70,7 @@ class OpRecord:
         "device",
         "func",
         "generator",
+        "hidden",
         "keep",
         "kwargs",
         "makes",
@@ -90,6 +92,7 @@ class OpRecord:
     makes: tuple[Key, ...]
     writes: tuple[tuple[Key, Key], ...]
     reads: tuple[Key, ...]
+    hidden: tuple[int, ...]
     random: bool
     generator: str | int | None
     device: torch.device
@@ -102,6 +105,14 @@ class OpRecord:
     call: Any
     plain: bool
     many_outs: bool
+
+    @property
+    def statistics(self) -> tuple[Key, ...]:
+        """Values of statistics that the op only reads (batch norm in evaluation mode)."""
+        if self.hidden or self.opaque:
+            return ()
+        at = (self.args[p] for p in traits_of(self.func).hidden_writes if p < len(self.args))
+        return tuple(arg.key for arg in at if type(arg) is Arg)
 
     def flow_op(self) -> FlowOp[Key]:
         """The op as pure data flow."""
@@ -164,15 +175,15 @@ def write_record(
     """Record the reads of an op that is about to run; `finish_record` adds what it made."""
     written = written_tensors(traits, args, kwargs)
     written_ids = {id(t) for t in written}
-    skip = _skipped(traits, args)
 
     def read(tensor: torch.Tensor) -> Arg:
         return flow.peek_written(tensor) if id(tensor) in written_ids else flow.read(tensor)
 
     reads: dict[Key, None] = {}
     record = blank_record(flow, func)
+    record.hidden = _hidden(traits, args)
     record.args = tuple(
-        SKIP if i in skip else record_tree(a, read, reads) for i, a in enumerate(args)
+        SKIP if i in record.hidden else record_tree(a, read, reads) for i, a in enumerate(args)
     )
     record.kwargs = tuple((name, record_tree(a, read, reads)) for name, a in kwargs.items())
     record.reads = () if traits.blank else tuple(reads)  # blank memory depends on nothing
@@ -186,7 +197,7 @@ def blank_record(flow: Flow, func: Any) -> OpRecord:
     record = OpRecord()
     record.func = func
     record.args = record.kwargs = record.reads = record.outs = record.makes = record.writes = ()
-    record.keep = record.outside_writes = ()
+    record.keep = record.outside_writes = record.hidden = ()
     record.random = record.opaque = False
     record.generator = None
     record.device = torch.device("cpu")
@@ -229,14 +240,14 @@ def finish_record(
     record.plain = not (record.kwargs or record.random or record.again) and not any(
         isinstance(a, Many) or a is SKIP for a in record.args
     )
-    for position in _skipped(traits, args):
+    for position in record.hidden:
         flow.wrote_unseen(args[position])
 
 
-def _skipped(traits: Traits, args: tuple[Any, ...]) -> frozenset[int]:
+def _hidden(traits: Traits, args: tuple[Any, ...]) -> tuple[int, ...]:
     if not traits.hidden_writes or len(args) <= TRAINING_FLAG or args[TRAINING_FLAG] is not True:
-        return frozenset()
-    return frozenset(p for p in traits.hidden_writes if isinstance(args[p], torch.Tensor))
+        return ()
+    return tuple(p for p in traits.hidden_writes if isinstance(args[p], torch.Tensor))
 
 
 def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | int | None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from planner.errors import ReplayError
 from planner.replay.choices import choices, chosen
+from planner.replay.content import Watch
 from planner.replay.flow import Arg, Key, copy_storage, rebuild
 from planner.replay.program import Program
 from planner.replay.record import OpRecord, build_tree, tensors_in
@@ -30,6 +31,17 @@ OVERWRITTEN = -1
 """Version of a source whose memory was overwritten out of sight: it cannot be used."""
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+
+
+class Source(NamedTuple):
+    """A held value that a replay reads, as the forward left it.
+
+    `version` is None for a copy, which nobody else can write into.
+    """
+
+    tensor: torch.Tensor
+    version: int | None
+    seen: Watch | None
 
 
 class Handle:
@@ -70,6 +82,7 @@ class SegmentState:
         "source_uses",
         "sources",
         "served",
+        "__weakref__",
     )
 
     def __init__(self, name: str, counter: list[int]) -> None:
@@ -79,7 +92,7 @@ class SegmentState:
         self.choices = choices()
         self.program: Program | None = None
         self.open_tape: Any = None
-        self.sources: dict[Key, tuple[torch.Tensor, int | None]] = {}
+        self.sources: dict[Key, Source] = {}
         self.rng: dict[int, torch.Tensor] = {}
         self.overrides: dict[int, tuple[Any, Any]] = {}
         self.memo: dict[Key, torch.Tensor] = {}
@@ -180,7 +193,7 @@ class SegmentState:
                 fix="pass retain_graph=True to the first backward",
                 unit=self.name,
             )
-        tensor, version = held
+        tensor, version, seen = held
         if version == OVERWRITTEN:
             raise ReplayError(
                 f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
@@ -204,6 +217,16 @@ class SegmentState:
                 "its replay reads was given back",
                 cause="a sharding wrapper freed a gathered parameter before this backward",
                 fix="apply the plan per wrapped block, or exclude the unit with save=[...]",
+                unit=self.name,
+            )
+        if seen is not None and seen.look(tensor) != seen.seen:
+            raise ReplayError(
+                f"segment {self.name}: a tensor of shape {tuple(tensor.shape)} that its replay "
+                "reads holds other numbers than in the forward",
+                numbers=f"version {tensor._version} then and now",
+                cause="it was written out of torch's sight (through `.data`, NumPy, a C library)",
+                fix="write into it after the backward, or exclude the unit from the plan: "
+                f"planner.plan(..., save=[{self.name!r}])",
                 unit=self.name,
             )
         return tensor

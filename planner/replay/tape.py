@@ -16,6 +16,7 @@ import torch
 from planner.errors import ReplayError
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
+from planner.replay.content import watch
 from planner.replay.flow import Key
 from planner.replay.launches import LAUNCH
 from planner.replay.matcher import Matcher
@@ -24,7 +25,8 @@ from planner.replay.recipe import Recipe
 from planner.replay.record import OpRecord, tensors_in, written_tensors
 from planner.replay.slicing import slice_segment
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
-from planner.replay.state import OVERWRITTEN, Handle, SegmentState
+from planner.replay.state import OVERWRITTEN, Handle, SegmentState, Source
+from planner.replay.statistics import wait_for_backward
 from planner.replay.traits import traits_of
 from planner.replay.writer import generator_used, kept, passthrough
 
@@ -85,6 +87,7 @@ class Tape(Matcher):
             self._diverge(None)
             program = None
         overwritten: set[Key] = set()
+        recorded = program is None
         if program is None:
             program = self.compile()
             overwritten = self.flow.overwritten(program.sources) - self.copies.keys()
@@ -93,9 +96,12 @@ class Tape(Matcher):
         self.state.open_tape = None
         self.state.bind(program)
         if program.drops:
-            self.state.sources.update((key, self._source(key)) for key in program.sources)
+            sources = self.state.sources
+            sources.update((key, self._source(key, recorded)) for key in program.sources)
             for key in overwritten:
-                self.state.sources[key] = (self.state.sources[key][0], OVERWRITTEN)
+                sources[key] = Source(sources[key].tensor, OVERWRITTEN, None)
+            if program.statistics:
+                wait_for_backward(self.state, program)
         if self.originals:
             finding = audit(self.state, program, self.originals)
             if finding is not None:
@@ -106,12 +112,13 @@ class Tape(Matcher):
         del self.state  # autograd's nodes hold this tape's hooks; they must not hold the sources
         return removed
 
-    def _source(self, key: Key) -> tuple[torch.Tensor, int | None]:
+    def _source(self, key: Key, recorded: bool) -> Source:
         copy = self.copies.get(key)
         if copy is not None:
-            return copy, None
+            return Source(copy, None, None)
         tensor, version = self.kept.get(key) or self.flow.outside[key]
-        return tensor.detach(), version  # also of a leaf: its `.data` may be replaced
+        tensor = tensor.detach()  # also of a leaf: its `.data` may be replaced
+        return Source(tensor, version, watch(tensor, whole=recorded))
 
     # -- every op -----------------------------------------------------------------------------
 
@@ -150,6 +157,8 @@ class Tape(Matcher):
             self.copy_outside(program.copied[at])
         if at in program.draws:
             self.state.rng[at] = generator_used(record, args, kwargs).get_state()
+        if record.hidden:
+            self.before_hidden_writes(record, args)
         out = record.call(*args, **kwargs) if kwargs else record.call(*args)
         self.at = at + 1
         if record.makes:

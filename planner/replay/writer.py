@@ -25,6 +25,7 @@ from planner.replay.record import (
     written_tensors,
 )
 from planner.replay.state import Handle, SegmentState
+from planner.replay.statistics import about_to_change
 from planner.replay.traits import generator_of, traits_of
 
 passthrough: set[int] = set()
@@ -71,6 +72,7 @@ class TapeWriter(TorchDispatchMode):
         record, written = write_record(self.flow, func, traits, args, kwargs)
         for tensor in written:
             self._copy_before_write(tensor)
+        self.before_hidden_writes(record, args)
         if record.random:
             generator = _generator_now(record, args, kwargs)
             self.state.rng[len(self.records)] = generator.get_state()
@@ -160,6 +162,13 @@ class TapeWriter(TorchDispatchMode):
         key = (slot, self.flow.version[slot])
         if key in self.flow.outside and any(key in earlier.reads for earlier in self.records):
             self.copy_outside((key,))
+
+    def before_hidden_writes(self, record: OpRecord, args: tuple[Any, ...]) -> None:
+        """Save the statistics that earlier reads, here or in other runs, will need again."""
+        for position in record.hidden:
+            about_to_change(args[position])
+            slot = self.flow.known.get(args[position].untyped_storage()._cdata)
+            self.copy_outside(tuple(key for key in self.flow.outside if key[0] == slot))
 
     def copy_outside(self, keys: tuple[Key, ...]) -> None:
         """Copy on write: an outside value that a replay may read is about to be overwritten."""
