@@ -181,7 +181,7 @@ def test_an_interrupt_of_a_unit_called_by_itself() -> None:
 def test_an_interrupt_within_our_own_code(
     method: str, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next forward clears away what an interrupted opening or closing left."""
+    """What an interrupted opening or closing left goes with the frames of the forward."""
     from planner.replay.tape import Tape
 
     model, planned = pair()
@@ -196,6 +196,7 @@ def test_an_interrupt_within_our_own_code(
         patch.setattr(Tape, method, interrupted)
         with pytest.raises(KeyboardInterrupt):
             planned(batch())
+    assert_clean()
     torch.manual_seed(4)
     expected = step(model)
     torch.manual_seed(4)

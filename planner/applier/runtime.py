@@ -97,16 +97,13 @@ class Runtime:
 
     def forward_begins(self, root: nn.Module) -> None:
         """The model is called: counts start anew; a tape that was left behind is closed."""
-        for tape in _thread.closed:
-            remove_mode(tape)
-        _thread.closed.clear()
         calls = _thread.calls.setdefault(id(self), [])
         if calls:  # interrupted ones are no longer there
             calls[:] = sorted(marks_on_stack().intersection(calls))
         if not calls:
             if _thread.owner is self:
                 self._close(learn=False)
-            remove_strays(Tape, _thread.tape)
+            _clear_away()
             _thread.counts[id(self)] = {}
             if self.root is None or self.root() is not root:
                 self.root = weakref.ref(root)
@@ -129,11 +126,13 @@ class Runtime:
             del calls[calls.index(number) :]
             if not calls and _thread.owner is self:
                 self._close(learn=False)
+        _clear_away()
 
     def _unit_gone(self, number: int) -> None:
         """The same for a unit that was called by itself."""
         if _thread.owner is self and _thread.home == number:
             self._close(learn=False)
+        _clear_away()
 
     def entered(self, unit: str) -> None:
         """A hooked unit is called."""
@@ -203,6 +202,14 @@ class Runtime:
             return addresser.next(names.running() if names is not None else "", op)
 
         return name
+
+
+def _clear_away() -> None:
+    """Take off what an interrupt left: tapes that were being opened, or closed, just then."""
+    for tape in _thread.closed:
+        remove_mode(tape)
+    _thread.closed.clear()
+    remove_strays(Tape, _thread.tape)
 
 
 def segment_label(segment: Segment) -> str:

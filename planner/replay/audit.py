@@ -14,7 +14,8 @@ import torch
 from planner.replay.flow import Arg, Key, rebuild
 from planner.replay.program import Program
 from planner.replay.slicing import slice_segment
-from planner.replay.state import SegmentState, below_autograd
+from planner.replay.state import SegmentState
+from planner.replay.surroundings import run_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,18 @@ def audit(
     state: SegmentState, program: Program, originals: dict[Key, tuple[Arg, torch.Tensor]]
 ) -> Finding | None:
     """Replay everything that a segment gives up and compare; returns the first difference."""
-    with below_autograd():
-        first = _replay(state, program)
-        wrong = [k for k, (arg, t) in originals.items() if not same_bits(rebuild(first[k], arg), t)]
-        if not wrong:
-            return None
-        second = _replay(state, program)
-        deterministic = all(same_bits(first[key], second[key]) for key in wrong)
+    return run_below(state.choices, _compare, state, program, originals)
+
+
+def _compare(
+    state: SegmentState, program: Program, originals: dict[Key, tuple[Arg, torch.Tensor]]
+) -> Finding | None:
+    first = _replay(state, program)
+    wrong = [k for k, (arg, t) in originals.items() if not same_bits(rebuild(first[k], arg), t)]
+    if not wrong:
+        return None
+    second = _replay(state, program)
+    deterministic = all(same_bits(first[key], second[key]) for key in wrong)
     maker = {
         key: number
         for number, record in enumerate(program.records)

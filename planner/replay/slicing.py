@@ -117,8 +117,8 @@ class _Slicer(Generic[K]):
         mine = {key: None for key in wanted if key not in cells and self._inside(key, start, stop)}
         if not mine:
             return
-        edges = [p for p, d in cuts if d == depth and start < p < stop]
-        deeper = [c for c in cuts if c[1] > depth and start < c[0] < stop]
+        edges = [p for p, d in cuts if abs(d) == depth and start < p < stop]
+        deeper = [c for c in cuts if abs(c[1]) > depth and start < c[0] < stop]
         if not edges:
             if deeper:
                 self.build(start, stop, depth + 1, deeper, mine, cells)
@@ -126,7 +126,9 @@ class _Slicer(Generic[K]):
                 self._add_group(mine, start, cells)
             return
         ranges = list(zip([start, *edges], [*edges, stop], strict=True))
+        held = [(low, high) for low, high in ranges[:-1] if (high, -depth) in cuts]
         needs = self._entry_needs(ranges, start, mine, cells)
+        needs.update((k, None) for k in mine if any(self._inside(k, *part) for part in held))
         if needs:
             self._add_group(needs, start, cells)
         for low, high in ranges:

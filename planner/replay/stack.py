@@ -34,7 +34,7 @@ def remove_mode(mode: TorchDispatchMode) -> bool:
     While a mode handles an op, torch keeps it off the stack and puts it back afterwards.
     """
     if _get_current_dispatch_mode() is mode:
-        mode.__exit__(None, None, None)
+        _leave(mode)
         return True
     if mode not in _get_current_dispatch_mode_stack():
         return False
@@ -42,10 +42,22 @@ def remove_mode(mode: TorchDispatchMode) -> bool:
     while (top := _get_current_dispatch_mode()) is not None and top is not mode:
         above.append(top)
         _pop_mode()
-    mode.__exit__(None, None, None)
+    _leave(mode)
     for other in reversed(above):
         _push_mode(other)
     return True
+
+
+def _leave(mode: TorchDispatchMode) -> None:
+    """Leave the mode on top of the stack, also when an interrupt hit an earlier attempt."""
+    for flags in (
+        mode.old_dispatch_mode_flags,
+        mode.old_non_infra_dispatch_mode_flags,
+        mode.old_without_ignore_compile_internals_dispatch_mode_flags,
+    ):
+        if not flags:
+            flags.append(False)
+    mode.__exit__(None, None, None)
 
 
 def remove_strays(kind: type[TorchDispatchMode], mine: TorchDispatchMode | None) -> None:

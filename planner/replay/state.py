@@ -12,19 +12,17 @@ goes when autograd releases the node that saved it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
 from planner.errors import ReplayError
-from planner.replay.choices import choices, chosen
 from planner.replay.content import Watch
 from planner.replay.flow import Arg, Key, copy_storage, rebuild
 from planner.replay.program import Program
 from planner.replay.record import OpRecord, build_tree, tensors_in
 from planner.replay.slicing import Group
+from planner.replay.surroundings import choices, run_below
 from planner.replay.traits import generator_of
 
 OVERWRITTEN = -1
@@ -55,7 +53,8 @@ class Handle:
         self.key = key
 
     def __del__(self) -> None:
-        self.state.forget(self.key)
+        if hasattr(self, "key"):  # else an interrupt hit its making
+            self.state.forget(self.key)
 
 
 class SegmentState:
@@ -125,8 +124,7 @@ class SegmentState:
         with self.lock:
             base = self.memo.get(key)
             if base is None:
-                with below_autograd(), chosen(self.choices):
-                    base = self._make(key)
+                base = run_below(self.choices, self._make, key)
             view: torch.Tensor = rebuild(base, arg)
             if self.served:
                 self._count_serving(key)
@@ -307,37 +305,3 @@ def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: to
         return record.func(*args, **kwargs)
     finally:
         generator.set_state(now)
-
-
-@contextmanager
-def below_autograd() -> Iterator[None]:
-    """Run ops without autograd and without autocast: they already are what autocast made of them.
-
-    Some kernels ask whether gradients are on (oneDNN's LSTM fills its workspace only then), and
-    backward runs with them off.
-    """
-    with (
-        torch.enable_grad(),
-        torch._C._AutoDispatchBelowAutograd(),
-        torch._C._ExcludeDispatchKeyGuard(_AUTOCAST),
-    ):
-        yield
-
-
-def _autocast_keys() -> Any:
-    keys = None
-    for name in (
-        "AutocastCPU",
-        "AutocastCUDA",
-        "AutocastXPU",
-        "AutocastMPS",
-        "AutocastPrivateUse1",
-    ):
-        key = getattr(torch._C.DispatchKey, name, None)
-        if key is not None:
-            one = torch._C.DispatchKeySet(key)
-            keys = one if keys is None else keys | one
-    return keys
-
-
-_AUTOCAST = _autocast_keys()
