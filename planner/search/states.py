@@ -104,16 +104,6 @@ class Front:
         """Return some of the states."""
         return Front(self.freed[rows], self.cost[rows], self.parent[rows], self.option[rows])
 
-    def pruned(self) -> Front:
-        """Drop states that free no more and cost no less than another."""
-        if self.freed.size < 2:
-            return self
-        ordered = self.take(np.lexsort((self.cost, -self.freed)))
-        best = np.minimum.accumulate(ordered.cost)
-        better = np.ones(ordered.cost.size, dtype=bool)
-        better[1:] = ordered.cost[1:] < best[:-1]
-        return ordered.take(np.flatnonzero(better))
-
     def thinned(self, most: int) -> Front:
         """Keep the state that frees most of every stripe of equal width, and the cheapest."""
         width = max(1, int(self.freed[0] - self.freed[-1]) // (most - 1) + 1)
@@ -123,19 +113,35 @@ class Front:
 
 
 def arrive(batches: list[Batch], fronts: list[Front], budget_bytes: int) -> Front:
-    """Return the states at the block where `batches` stop, from those where each starts."""
-    parts = [_extend(batch, fronts[batch.first], budget_bytes) for batch in batches]
-    joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    return Front(*joined).pruned()
+    """Return the states at the block where `batches` stop, from those where each starts.
+
+    States that free most come first, so an option fits after a head of the front it starts from,
+    and what it makes of that head is in order too: sorting has only to merge.
+    """
+    freed, cost, parts = [], [], []
+    for batch in batches:
+        front = fronts[batch.first]
+        heads = np.searchsorted(-front.freed, budget_bytes - batch.need, side="right")
+        for number, head in enumerate(heads.tolist()):
+            freed.append(front.freed[:head] + batch.freed[number])
+            cost.append(front.cost[:head] + batch.cost[number])
+            parts.append((batch.index[number], head))
+    options, heads = (np.array(column, dtype=np.int64) for column in zip(*parts, strict=True))
+    all_freed, all_cost = np.concatenate(freed), np.concatenate(cost)
+    rows = _pareto(all_freed, all_cost)
+    stops = np.cumsum(heads)
+    part = np.searchsorted(stops, rows, side="right")
+    return Front(all_freed[rows], all_cost[rows], rows - (stops - heads)[part], options[part])
 
 
-def _extend(batch: Batch, front: Front, budget_bytes: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Every state at the options' first block followed by every option that fits there."""
-    fits = front.freed[:, None] >= batch.need[None, :] - budget_bytes
-    state, choice = np.nonzero(fits)
-    return (
-        front.freed[state] + batch.freed[choice],
-        front.cost[state] + batch.cost[choice],
-        state,
-        batch.index[choice],
-    )
+def _pareto(freed: Ints, cost: Ints) -> Ints:
+    """Return the states that no other one beats, most freed first; of equal ones the first."""
+    order = np.argsort(-freed, kind="stable")  # merges what is in order already
+    ordered = cost[order]
+    better = np.ones(ordered.size, dtype=bool)
+    better[1:] = ordered[1:] < np.minimum.accumulate(ordered)[:-1]
+    order = order[better]
+    last = np.ones(order.size, dtype=bool)  # of those that free the same, the last costs least
+    last[:-1] = np.diff(freed[order]) < 0
+    rows: Ints = order[last]
+    return rows
