@@ -442,10 +442,30 @@ def test_a_second_backward_without_retain() -> None:
     step(model, batch(4))
 
 
-def test_the_backend_changes_between_forward_and_backward() -> None:
+class OtherBackend(nn.Module):
+    """Chooses other kernels for its own ops."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.backends.mkldnn.flags(enabled=False):  # type: ignore[no-untyped-call]
+            out: Tensor = self.inner(x)
+        return out
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_backend_changes_between_forward_and_backward(inside: bool) -> None:
     torch.manual_seed(2)
+    first: nn.Module = nn.Conv2d(6, 16, 3)
     model = nn.Sequential(
-        nn.Sequential(nn.Conv2d(6, 16, 3), nn.Tanh(), nn.Conv2d(16, 8, 3), nn.Sigmoid())
+        nn.Sequential(
+            OtherBackend(first) if inside else first,
+            nn.Dropout(0.5),
+            nn.Conv2d(16, 8, 3),
+            nn.Sigmoid(),
+        )
     )
     planned = copy.deepcopy(model)
     give_up("0")(planned)
@@ -453,9 +473,10 @@ def test_the_backend_changes_between_forward_and_backward() -> None:
     x = torch.randn(3, 6, 17, 17, generator=torch.Generator().manual_seed(1))
     for net in (model, planned):
         here: list[Any] = []
+        torch.manual_seed(3)
         for _ in range(2):
             net.zero_grad()
-            with torch.backends.mkldnn.flags(enabled=False):
+            with torch.backends.mkldnn.flags(enabled=inside):  # type: ignore[no-untyped-call]
                 out = net(x)
             weighted_sum(out).backward()
             here += copied([out, *(p.grad for p in net.parameters())])

@@ -56,6 +56,7 @@ class OpRecord:
         opaque: not replayable; only its place in the order is recorded.
         outside_writes: new values written into storages from outside.
         slots: number of storages known before the op.
+        choices: kernel choices in force where they were not those of the segment's opening.
         again: (func, args, kwargs) to run at replay where it is not the op itself.
         call: the op's entry point without the overload's Python layer.
         many_outs: returns a tuple or list rather than one tensor.
@@ -67,6 +68,7 @@ class OpRecord:
         "again",
         "args",
         "call",
+        "choices",
         "device",
         "func",
         "generator",
@@ -103,6 +105,7 @@ class OpRecord:
     slots: int
     again: tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]] | None
     call: Any
+    choices: tuple[bool, ...] | None
     plain: bool
     many_outs: bool
 
@@ -202,7 +205,7 @@ def blank_record(flow: Flow, func: Any) -> OpRecord:
     record.generator = None
     record.device = torch.device("cpu")
     record.address = ""
-    record.again = None
+    record.again = record.choices = None
     record.call = getattr(func, "_op", func)
     record.plain = record.many_outs = False
     record.slots = len(flow.base)
@@ -237,9 +240,9 @@ def finish_record(
         options = (("dtype", out.dtype), ("device", out.device))
         sizes = (list(out.size()), list(out.stride()))
         record.again = (torch.ops.aten.empty_strided.default, sizes, options)
-    record.plain = not (record.kwargs or record.random or record.again) and not any(
-        isinstance(a, Many) or a is SKIP for a in record.args
-    )
+    record.plain = not (
+        record.kwargs or record.random or record.again or record.choices
+    ) and not any(isinstance(a, Many) or a is SKIP for a in record.args)
     for position in record.hidden:
         flow.wrote_unseen(args[position])
 

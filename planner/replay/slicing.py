@@ -81,7 +81,8 @@ def slice_segment(
         wanted: dropped values that backward will ask for; each is made by one of `ops`.
         held: values that stay in memory (kept). Values that no op makes are external and held.
         cuts: (position, depth) pairs; a cut at position p divides before `ops[p]`; depth 1 cuts
-            the segment, depth 2 cuts its parts, and so on.
+            the segment, depth 2 cuts its parts, and so on. A negative depth cuts likewise, and
+            the part that ends there is whole: the group of the cut range delivers all of it.
 
     Raises:
         KeyError: never for well-formed input; a wanted value that no op makes is ignored.
@@ -126,9 +127,8 @@ class _Slicer(Generic[K]):
                 self._add_group(mine, start, cells)
             return
         ranges = list(zip([start, *edges], [*edges, stop], strict=True))
-        held = [(low, high) for low, high in ranges[:-1] if (high, -depth) in cuts]
-        needs = self._entry_needs(ranges, start, mine, cells)
-        needs.update((k, None) for k in mine if any(self._inside(k, *part) for part in held))
+        whole = [(low, high) for low, high in ranges if (high, -depth) in cuts]
+        needs = self._entry_needs(ranges, start, mine, cells, whole)
         if needs:
             self._add_group(needs, start, cells)
         for low, high in ranges:
@@ -140,19 +140,23 @@ class _Slicer(Generic[K]):
         start: int,
         wanted: dict[K, None],
         cells: frozenset[K],
+        whole: Collection[tuple[int, int]],
     ) -> dict[K, None]:
         """Values made inside the cut range that some later part reads at its entry.
 
         Later parts first: what they need is delivered to them, so the part that first made it
-        has not to make it again, and needs nothing at its own entry on that account.
+        has not to make it again, and needs nothing at its own entry on that account. All that
+        the `whole` parts make is delivered likewise.
         """
         needs: dict[K, None] = {}
-        for low, high in reversed(ranges[1:]):
+        for low, high in reversed(ranges):
             inside = (key for key in wanted if self._inside(key, low, high))
             part = {key: None for key in inside if key not in needs}
-            for key in self._slice(part, low, cells | needs.keys())[1]:
-                if key not in cells and self._inside(key, start, low):
-                    needs[key] = None
+            if (low, high) in whole:
+                needs |= part
+            elif low > start:
+                entry = self._slice(part, low, cells | needs.keys())[1]
+                needs |= {k: None for k in entry if k not in cells and self._inside(k, start, low)}
         return needs
 
     def _inside(self, key: K, start: int, stop: int) -> bool:

@@ -12,6 +12,7 @@ goes when autograd releases the node that saved it.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -275,7 +276,7 @@ class SegmentState:
         self.counter[0] += len(group.steps)
 
     def _call(self, record: OpRecord, number: int, env: dict[Key, torch.Tensor]) -> Any:
-        """Run an op with lists, keywords, a generator, or numbers of this step's own."""
+        """Run an op with lists, keywords, a generator, choices or numbers of this step's own."""
 
         def tensor(arg: Arg) -> Any:
             return rebuild(env[arg.key], arg)
@@ -288,11 +289,13 @@ class SegmentState:
         built = [build_tree(a, tensor) for a in args]
         named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
         if record.random:
-            return _redraw(record, built, named, self.rng[number])
+            func = partial(_redraw, record, state=self.rng[number])
+        if record.choices is not None:
+            func = partial(run_below, record.choices, func)
         return func(*built, **named)
 
 
-def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:
+def _redraw(record: OpRecord, *args: Any, state: torch.Tensor, **kwargs: Any) -> Any:
     """Run a random op on the generator state that the forward drew from."""
     where = record.generator
     if where is None:

@@ -37,7 +37,7 @@ def choices() -> tuple[bool, ...]:
     return tuple(get() for get, _ in _SETTINGS)
 
 
-def run_below(wanted: tuple[bool, ...], work: Callable[..., T], *args: Any) -> T:
+def run_below(wanted: tuple[bool, ...], work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call `work` without autograd and without autocast, under these kernel choices.
 
     The ops of a tape already are what autocast made of them. Gradients count as on all the same:
@@ -49,7 +49,7 @@ def run_below(wanted: tuple[bool, ...], work: Callable[..., T], *args: Any) -> T
         if wanted != before:
             _put(wanted)
         with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-            return work(*args)
+            return work(*args, **kwargs)
     finally:
         torch._C._set_grad_enabled(grad)
         if wanted != before:

@@ -26,6 +26,7 @@ from planner.replay.record import (
 )
 from planner.replay.state import Handle, SegmentState
 from planner.replay.statistics import about_to_change
+from planner.replay.surroundings import choices
 from planner.replay.traits import generator_of, traits_of
 
 passthrough: set[int] = set()
@@ -70,6 +71,8 @@ class TapeWriter(TorchDispatchMode):
         if traits.opaque or types or not all_on_tape(args, kwargs):
             return self._record_opaque(func, args, kwargs)
         record, written = write_record(self.flow, func, traits, args, kwargs)
+        now = choices()
+        record.choices = now if now != self.state.choices else None
         for tensor in written:
             self._copy_before_write(tensor)
         self.before_hidden_writes(record, args)
