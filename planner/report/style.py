@@ -67,7 +67,7 @@ background:var(--ground);padding:0 .25rem;border-radius:.2rem}
 margin:.4rem 0;font-size:.875rem}
 .planner .swatch{display:inline-block;width:.8em;height:.8em;border-radius:.15em;
 margin-right:.4em;background:var(--c)}
-.planner svg path{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}
+.planner svg path{fill:none;stroke-width:2}
 .planner svg .area{fill:var(--c);stroke:var(--ground);stroke-width:.5}
 .planner svg .dot{stroke-linecap:round;stroke-width:8;stroke:var(--c)}
 .planner svg .peak{stroke:var(--ink);stroke-width:8}

@@ -20,27 +20,28 @@ def path(points: Iterable[Point], css: str, title: str = "", close: bool = False
     """Return a line, or with `close` an area, through points."""
     steps = [f"{x} {y}" for x, y in slim(list(points))]
     shape = f"M{'L'.join(steps)}{'Z' if close else ''}"
-    return _element("path", f'd="{shape}" class="{css}"', title)
+    return _path(f'd="{shape}" class="{css}"', title)
 
 
 def dot(x: int, y: int, css: str, title: str = "") -> str:
     """Return a dot that stays round however the plot is stretched: a line of no length."""
-    return _element("path", f'd="M{x} {y}h0" class="dot {css}"', title)
+    return _path(f'd="M{x} {y}h0" class="dot {css}"', title)
 
 
 def rule(y: int, css: str, title: str = "") -> str:
     """Return a line from left to right."""
-    return _element("path", f'd="M0 {y}H{SIDE}" class="{css}"', title)
+    return _path(f'd="M0 {y}H{SIDE}" class="{css}"', title)
 
 
 def upright(x: int, css: str, title: str = "") -> str:
     """Return a line from top to bottom."""
-    return _element("path", f'd="M{x} 0V{SIDE}" class="{css}"', title)
+    return _path(f'd="M{x} 0V{SIDE}" class="{css}"', title)
 
 
-def _element(name: str, attributes: str, title: str) -> str:
+def _path(attributes: str, title: str) -> str:
+    """Lines keep their width however the plot is stretched."""
     inside = f"<title>{escape(title)}</title>" if title else ""
-    return f"<{name} {attributes}>{inside}</{name}>"
+    return f'<path {attributes} vector-effect="non-scaling-stroke">{inside}</path>'
 
 
 def slim(points: Sequence[Point]) -> list[Point]:
