@@ -99,6 +99,9 @@ class Value:
 class Storage:
     """One block of memory and its life.
 
+    One that no value shows, born and dead at the same op, is the workspace of that op's kernel: a
+    replay of the op needs it too.
+
     Attributes:
         bytes: its size.
         category: ``parameter``, ``buffer``, ``gradient``, ``optimizer``, ``input`` or

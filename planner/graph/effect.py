@@ -121,7 +121,10 @@ class _Deriver:
         cuts = [(position - span.start, depth) for position, depth in span.cuts]
         self.slices: Slices[int] = slice_segment(self.ops, self.needed, self._held(), cuts)
         self.schedule = self._schedule()
-        self.played = [play_group(g, self.ops, graph.storage_bytes) for g in self.slices.groups]
+        workspaces = graph.workspaces[span.start : span.stop]
+        self.played = [
+            play_group(g, self.ops, graph.storage_bytes, workspaces) for g in self.slices.groups
+        ]
         self.freed: list[list[tuple[int, int]]] = [[] for _ in self.played]  # (step, bytes)
         self.running = [entry for entry in self.schedule if entry[0] < self.never]
         self.last_uses = self._last_uses()

@@ -40,6 +40,7 @@ class Graph:
         root_calls: numbers of the calls of the model within the step.
         packs: for each storage, how often autograd saved it.
         unsaved_deaths: for each storage, the op after which it is freed if nothing saves it.
+        workspaces: bytes that each op needs only while it runs: storages that no value shows.
         births: bytes that the plain step allocates at each op, n_ops + 1 of them.
         plain_live: bytes live during each op of the plain step, n_ops of them.
     """
@@ -53,6 +54,7 @@ class Graph:
         self.root_calls = tuple(sorted({unit.root_call for unit in profile.units}))
         self.unsaved_deaths = tuple(min(s.natural_death, s.death) for s in profile.storages)
         self.births, self.plain_live = _plain_live(profile)
+        self.workspaces = _workspaces(profile)
         self._before, self._after = _neighbour_versions(profile.values)
         self._flows = tuple(self._flow(index) for index in range(self.n_ops))
         self._own = own_packs(profile.ops, profile.values, profile.saved)
@@ -182,6 +184,15 @@ def _plain_live(profile: Profile) -> tuple[Ints, Ints]:
         births[max(storage.birth, 0)] += storage.bytes
         deaths[min(storage.death, n_ops) + 1] += storage.bytes
     return births, np.cumsum(births - deaths[:-1])[:n_ops]
+
+
+def _workspaces(profile: Profile) -> tuple[int, ...]:
+    found = [0] * len(profile.ops)
+    shown = {value.storage for value in profile.values}
+    for number, storage in enumerate(profile.storages):
+        if 0 <= storage.birth == storage.death < len(found) and number not in shown:
+            found[storage.birth] += storage.bytes
+    return tuple(found)
 
 
 def _neighbour_versions(values: tuple[Value, ...]) -> tuple[dict[int, int], dict[int, int]]:

@@ -27,8 +27,20 @@ class Played:
     used: dict[int, int]
 
 
-def play_group(group: Group[int], ops: Sequence[FlowOp[int]], size: Callable[[int], int]) -> Played:
-    """Play a group's program over the span's `ops`; `size` gives a value's storage in bytes."""
+def play_group(
+    group: Group[int],
+    ops: Sequence[FlowOp[int]],
+    size: Callable[[int], int],
+    workspaces: Sequence[int],
+) -> Played:
+    """Play a group's program over the span's `ops`.
+
+    Args:
+        group: the program.
+        ops: what each op of the span reads and makes.
+        size: gives a value's storage in bytes.
+        workspaces: bytes that each op of the span needs while it runs.
+    """
     delivered = frozenset(group.makes)
     block_of: dict[int, int] = {}  # value -> block of fresh memory
     users: list[int] = []  # by block, values that still live in it
@@ -50,7 +62,7 @@ def play_group(group: Group[int], ops: Sequence[FlowOp[int]], size: Callable[[in
             else:
                 block_of[new] = block_of[old]
                 users[block_of[old]] += 1
-        highs.append(level)
+        highs.append(level + workspaces[step.op])
         for key in step.frees:
             block = block_of.get(key)
             if block is None:
