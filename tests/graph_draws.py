@@ -85,7 +85,7 @@ def _span(draw: st.DrawFn, graph: Graph, start: int, stop: int) -> Span:
     cuts: list[tuple[int, int]] = []
     if stop - start > 1:
         positions = st.integers(start + 1, stop - 1)
-        cut = st.tuples(positions, st.integers(1, 3))
+        cut = st.tuples(positions, st.sampled_from([1, 2, 3, -1, -2]))
         cuts = draw(st.lists(cut, max_size=3, unique_by=lambda c: c[0]))
     return Span(start, stop, keep, tuple(sorted(cuts)))
 

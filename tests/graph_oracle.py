@@ -188,7 +188,10 @@ class Machine:
             for op in self.step.ops[span.start : span.stop]
         ]
         cuts = [(p - span.start, depth) for p, depth in span.cuts]
-        return slice_segment(flow, dict.fromkeys(tape.wanted), tape.kept, cuts)
+        packs = {}
+        for at, op in enumerate(self.step.ops[span.start : span.stop]):
+            packs |= dict.fromkeys(op.saves, at) | dict.fromkeys(op.saves_out, at + 1)
+        return slice_segment(flow, dict.fromkeys(tape.wanted), tape.kept, cuts, packs)
 
     def close(self, tape: Tape) -> None:
         tape.open = False

@@ -207,7 +207,7 @@ def addresses(draw: Any, net: Net, units: list[str]) -> tuple[tuple[str, ...], t
     found = op_addresses(net, units)
     keep = draw(st.lists(st.sampled_from(found), max_size=5, unique=True)) if found else []
     cut = draw(st.lists(st.sampled_from(found), max_size=3, unique=True)) if found else []
-    return tuple(keep), tuple(Cut(at, draw(st.integers(1, 3))) for at in cut)
+    return tuple(keep), tuple(Cut(at, draw(st.sampled_from([1, 2, 3, -1, -2]))) for at in cut)
 
 
 def op_addresses(net: Net, units: list[str]) -> list[str]:

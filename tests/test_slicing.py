@@ -63,22 +63,23 @@ class Interpreter:
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> tuple[list[FlowOp[int]], list[int], set[int], list]:
-    """Ops of a drawn step, wanted and held values made in it, and cuts."""
+def segments(draw: st.DrawFn) -> tuple[list[FlowOp[int]], list[int], set[int], list, dict]:
+    """Ops of a drawn step, wanted and held values made in it, cuts, and last packs."""
     step, _ = draw(steps(12))
     ops = [FlowOp(op.reads, op.makes, op.writes) for op in step.ops]
     made = sorted({v for op in step.ops for v in (*op.makes, *(n for _, n in op.writes))})
     wanted = draw(st.lists(st.sampled_from(made), unique=True)) if made else []
     held = draw(st.sets(st.sampled_from(made), max_size=3)) if made else set()
-    cut = st.tuples(st.integers(0, len(ops)), st.integers(1, 3))
-    return ops, wanted, held, draw(st.lists(cut, max_size=5))
+    cut = st.tuples(st.integers(0, len(ops)), st.sampled_from([1, 2, 3, -1, -2]))
+    packs = {v: i for i, op in enumerate(step.ops) for v in op.saves}
+    return ops, wanted, held, draw(st.lists(cut, max_size=5)), packs if draw(st.booleans()) else {}
 
 
 @given(segments(), st.randoms())
 @settings(max_examples=80, deadline=None)
 def test_programs_make_every_wanted_value(segment, random) -> None:  # type: ignore[no-untyped-def]
-    ops, wanted, held, cuts = segment
-    slices = slice_segment(ops, wanted, held, cuts)
+    ops, wanted, held, cuts, packs = segment
+    slices = slice_segment(ops, wanted, held, cuts, packs)
     interpreter = Interpreter(ops, slices)
     missing = [key for key in wanted if key not in held]
     assert set(missing) <= slices.owner.keys()
@@ -92,8 +93,8 @@ def test_programs_make_every_wanted_value(segment, random) -> None:  # type: ign
 @given(segments())
 @settings(max_examples=80, deadline=None)
 def test_programs_do_no_needless_work(segment) -> None:  # type: ignore[no-untyped-def]
-    ops, wanted, held, cuts = segment
-    slices = slice_segment(ops, wanted, held, cuts)
+    ops, wanted, held, cuts, packs = segment
+    slices = slice_segment(ops, wanted, held, cuts, packs)
     delivered = [key for group in slices.groups for key in group.makes]
     assert len(delivered) == len(set(delivered))  # one owner each
     assert not held & set(delivered)
@@ -118,7 +119,7 @@ def _check_each_step_is_read(ops: list[FlowOp[int]], group: Group[int]) -> None:
 @given(segments())
 @settings(max_examples=40, deadline=None)
 def test_without_cuts_there_is_one_group(segment) -> None:  # type: ignore[no-untyped-def]
-    ops, wanted, held, _ = segment
+    ops, wanted, held, _, _ = segment
     slices = slice_segment(ops, wanted, held)
     assert len(slices.groups) == (1 if set(wanted) - held else 0)
     assert slices.sources == (slices.groups[0].sources if slices.groups else ())
@@ -242,6 +243,27 @@ def test_what_later_parts_need_spares_the_part_that_made_it() -> None:
     slices = slice_segment(chain(4), ["v3", "v4"], (), [(2, 1), (3, 1)])
     assert [group.makes for group in slices.groups] == [("v3",), ("v4",)]
     assert runs(slices) == [[0, 1, 2], [3]]
+
+
+def test_what_is_saved_beyond_a_cut_is_delivered() -> None:
+    # The op behind the cut saves v2: backward asks for it before anything of the part before.
+    packs = {"v1": 1, "v2": 2, "v3": 3}
+    slices = slice_segment(chain(4), ["v1", "v2", "v3"], (), [(2, 1)], packs)
+    assert runs(slices) == [[0, 1], [0], [2]]
+    assert [g.makes for g in slices.groups] == [("v2",), ("v1",), ("v3",)]
+    # Saved by the op that made it, it belongs to the part before.
+    own = slice_segment([*chain(2), FlowOp(("x",), ("y",))], ["v2", "y"], (), [(2, 1)], {"v2": 2})
+    assert runs(own) == [[0, 1], [2]]
+
+
+def test_a_whole_part_does_not_run_again() -> None:
+    packs = {f"v{i}": i for i in range(1, 7)}
+    wanted = list(packs)
+    slices = slice_segment(chain(6), wanted, (), [(2, -1), (4, 1)], packs)
+    assert runs(slices) == [[0, 1, 2, 3], [2], [4, 5]]
+    assert [set(g.makes) for g in slices.groups] == [{"v1", "v2", "v4"}, {"v3"}, {"v5", "v6"}]
+    inner = slice_segment(chain(6), wanted, (), [(1, -2), (2, 2), (4, 1)], packs)
+    assert runs(inner) == [[0, 1, 2, 3], [0, 1], [2], [4, 5]]
 
 
 def test_cuts_at_the_edges_or_beyond_change_nothing() -> None:

@@ -52,7 +52,10 @@ class Cut:
 
     Attributes:
         at: address of the op before which the split stands.
-        depth: 1 cuts the segment into parts, 2 cuts parts, and so on.
+        depth: 1 cuts the segment into parts, 2 cuts parts, and so on. Before the parts, a first
+            run makes the values that cross the cuts. A cut of depth -1, -2, ... is one of depth
+            1, 2, ... where that run makes the part before the cut whole, so that it need not run
+            again.
     """
 
     at: str

@@ -23,6 +23,7 @@ from planner.documents.plan import (
 from planner.documents.reader import Node
 from planner.documents.step_codec import names, read_exclusions, read_step
 from planner.documents.text import PLAN_KIND, expect, parse, render_error
+from planner.units import MAX_BYTES
 
 # The order of the file: what it is for, what it promises, what it does, what the user added.
 _KEYS = (
@@ -130,7 +131,10 @@ def _boundary(node: Node) -> Boundary:
 
 def _cut(node: Node) -> Cut:
     at = node.record(_CUT)
-    return Cut(at["at"].text(), at["depth"].integer(1))
+    depth = at["depth"].integer(-MAX_BYTES - 1)
+    if not depth:
+        at["depth"].fail("a depth other than 0")
+    return Cut(at["at"].text(), depth)
 
 
 def _pins(node: Node) -> Pins:

@@ -117,9 +117,12 @@ class _Deriver:
         self.never = graph.n_ops
         self.ops = [graph.flow(index) for index in range(span.start, span.stop)]
         self.result = Effect(span.start, span.stop)
+        self.last_packs: dict[int, int] = {}  # by dropped value, as an op of the span
         self.needed = self._drop()  # dropped value -> position of its first use
         cuts = [(position - span.start, depth) for position, depth in span.cuts]
-        self.slices: Slices[int] = slice_segment(self.ops, self.needed, self._held(), cuts)
+        self.slices: Slices[int] = slice_segment(
+            self.ops, self.needed, self._held(), cuts, self.last_packs
+        )
         self.schedule = self._schedule()
         workspaces = graph.workspaces[span.start : span.stop]
         self.played = [
@@ -171,6 +174,7 @@ class _Deriver:
             if value not in self.span.keep and not self._external(value):
                 positions = [p.unpacked_at for p in packs if p.unpacked_at >= 0]
                 needed[value] = min(positions, default=self.never)
+                self.last_packs[value] = max(p.packed_at for p in packs) - self.span.start
                 dropped[storage] = dropped.get(storage, 0) + len(packs)
         self.result.saved_bytes = self._total(saved)
         storages = self.graph.profile.storages

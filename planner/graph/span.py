@@ -24,7 +24,8 @@ class Span:
         start: first op under the tape; a legal position of the graph.
         stop: one past the last op under the tape; a legal position.
         keep: ids of values made inside that stay in memory.
-        cuts: (position, depth) pairs; a cut stands before the op at that position.
+        cuts: (position, depth) pairs; a cut stands before the op at that position, and a depth
+            below 0 says that the part before it is made whole (`planner.documents.plan.Cut`).
     """
 
     start: int

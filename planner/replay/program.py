@@ -88,7 +88,8 @@ def compile_program(
     for pack in packs:
         if pack.dropped:
             handles[pack.arg.key] = handles.get(pack.arg.key, 0) + 1
-    slices = slice_segment([r.flow_op() for r in records], handles, held, cuts)
+    last = {pack.arg.key: pack.at for pack in packs if pack.dropped}
+    slices = slice_segment([r.flow_op() for r in records], handles, held, cuts, last)
     replayed = frozenset(step.op for group in slices.groups for step in group.steps)
     sources = slices.sources
     draws = frozenset(number for number in replayed if records[number].random)

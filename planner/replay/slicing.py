@@ -13,7 +13,7 @@ replayed in parts, as in nested checkpointing (Beaumont et al. 2019, section 3).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -73,6 +73,7 @@ def slice_segment(
     wanted: Iterable[K],
     held: Collection[K],
     cuts: Sequence[tuple[int, int]] = (),
+    packs: Mapping[K, int] | None = None,
 ) -> Slices[K]:
     """Return the groups that make the `wanted` values of one segment.
 
@@ -83,20 +84,25 @@ def slice_segment(
         cuts: (position, depth) pairs; a cut at position p divides before `ops[p]`; depth 1 cuts
             the segment, depth 2 cuts its parts, and so on. A negative depth cuts likewise, and
             the part that ends there is whole: the group of the cut range delivers all of it.
+        packs: where autograd last saved a wanted value: before the op of that number. What is
+            saved beyond a cut is asked for before the part that makes it, and is delivered.
 
     Raises:
         KeyError: never for well-formed input; a wanted value that no op makes is ignored.
     """
-    slicer = _Slicer(ops, held)
+    slicer = _Slicer(ops, held, packs or {})
     slicer.build(0, len(ops), 1, sorted(cuts), dict.fromkeys(wanted), frozenset())
     owner = {key: index for index, group in enumerate(slicer.groups) for key in group.makes}
     return Slices(tuple(slicer.groups), owner)
 
 
 class _Slicer(Generic[K]):
-    def __init__(self, ops: Sequence[FlowOp[K]], held: Collection[K]) -> None:
+    def __init__(
+        self, ops: Sequence[FlowOp[K]], held: Collection[K], packs: Mapping[K, int]
+    ) -> None:
         self.ops = ops
         self.held = held
+        self.packs = packs
         self.groups: list[Group[K]] = []
         self.maker: dict[K, int] = {}
         for index, op in enumerate(ops):
@@ -142,13 +148,14 @@ class _Slicer(Generic[K]):
         cells: frozenset[K],
         whole: Collection[tuple[int, int]],
     ) -> dict[K, None]:
-        """Values made inside the cut range that some later part reads at its entry.
+        """Values made inside the cut range that some later part reads at its entry, or saves.
 
         Later parts first: what they need is delivered to them, so the part that first made it
         has not to make it again, and needs nothing at its own entry on that account. All that
         the `whole` parts make is delivered likewise.
         """
-        needs: dict[K, None] = {}
+        lows = [low for low, _ in ranges[1:]]
+        needs = {k: None for k in wanted if any(self._saved_beyond(k, low) for low in lows)}
         for low, high in reversed(ranges):
             inside = (key for key in wanted if self._inside(key, low, high))
             part = {key: None for key in inside if key not in needs}
@@ -158,6 +165,17 @@ class _Slicer(Generic[K]):
                 entry = self._slice(part, low, cells | needs.keys())[1]
                 needs |= {k: None for k in entry if k not in cells and self._inside(k, start, low)}
         return needs
+
+    def _saved_beyond(self, key: K, cut: int) -> bool:
+        """Whether a value from before a cut is saved behind it.
+
+        Right at the cut, either the op before has saved what it made, or the op behind saves
+        what it is about to read.
+        """
+        last = self.packs.get(key, -1)
+        if last > cut:
+            return self.maker[key] < cut
+        return last == cut < len(self.ops) and key in self.ops[cut].reads
 
     def _inside(self, key: K, start: int, stop: int) -> bool:
         return key not in self.held and start <= self.maker.get(key, -1) < stop
