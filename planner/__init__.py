@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from planner.api import plan as plan
     from planner.api import profile as profile
     from planner.api import verify as verify
-    from planner.applier import apply as apply
     from planner.batches import best_batch as best_batch
     from planner.documents import Plan as Plan
     from planner.documents import Profile as Profile
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from planner.errors import StepError as StepError
     from planner.errors import UnknownUnitError as UnknownUnitError
     from planner.frontiers import sweep as sweep
+    from planner.live import apply as apply
     from planner.verifier import Verification as Verification
 
 __version__ = "0.1.0"
@@ -70,12 +70,12 @@ __all__ = [
 
 _HOMES = {
     "planner.api": ("plan", "profile", "verify"),
-    "planner.applier": ("apply",),
     "planner.documents": ("Plan", "Profile", "load"),
     "planner.batches": ("best_batch",),
     "planner.documents.batch": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
     "planner.frontiers": ("sweep",),
+    "planner.live": ("apply",),
     "planner.verifier": ("Verification",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from torch import nn
+from typing_extensions import Self, override
 
 from planner.applier.check import check_plan
 from planner.applier.gates import install
@@ -18,11 +19,30 @@ from planner.applier.manual import manual_plan
 from planner.applier.runtime import Runtime
 from planner.documents import Exclusion, Plan
 
-__all__ = ["Handle", "apply", "manual_plan"]
+__all__ = ["Handle", "Removable", "apply", "manual_plan"]
 
 
-class Handle:
-    """An applied plan; `remove()` or leaving its `with` block takes it off again.
+class Removable:
+    """Something put on a model; `remove()` or leaving its `with` block takes it off again."""
+
+    def remove(self) -> None:
+        """Take it off."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class Handle(Removable):
+    """An applied plan.
 
     Attributes:
         plan: the plan at work.
@@ -43,22 +63,12 @@ class Handle:
         """Ops replayed so far, over all steps."""
         return self._runtime.replayed[0]
 
+    @override
     def remove(self) -> None:
         """Take the plan off; a forward that still waits for its backward stays valid."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = ()
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
 
 
 def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle:

@@ -49,8 +49,7 @@ def settle_capped(
         StepError: the step needs the content of a tensor before it can be planned.
         PlannerError: no plan held what it promised.
     """
-    costs = CostModel(_spec(model_device(step.model)))
-    profile = build_fake_profile(step, costs)
+    profile = build_fake_profile(step, cost_model_for(model_device(step.model)))
     budget_bytes = budget.resolve(profile.plain_peak_bytes)
     capped = _Capped(step, budget_bytes, method, pins)
     first = capped.within(profile)
@@ -143,8 +142,13 @@ def ran_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
+def cost_model_for(device: torch.device) -> CostModel:
+    """Return the cost model of the device at hand, or of one like it."""
+    return CostModel(_spec(device))
+
+
 def _spec(device: torch.device) -> DeviceSpec:
-    """The row of the table for the device at hand, or one like it."""
+    """The row of the table."""
     if device.type != "cuda":
         return device_spec("cpu")
     name = torch.cuda.get_device_name(device).lower().replace(" ", "")

@@ -23,12 +23,14 @@ from planner.profiler.state_random import random_restorer
 from planner.profiler.state_values import ValueSnapshot
 from planner.profiler.step import Step
 
-_PLAIN = (torch.Tensor, nn.Parameter)
+_FAKEABLE = (torch.Tensor, nn.Parameter, FakeTensor)
 _TABLES = ("_parameters", "_buffers")
 
 
 class Faker:
     """Makes one fake for each tensor; tensors that share memory get fakes that share it.
+
+    A fake that another one made stands for a tensor as good as the tensor itself.
 
     Args:
         device: where the fakes are; by default where the tensor is, and the CPU for meta tensors.
@@ -47,7 +49,7 @@ class Faker:
         Raises:
             InvalidModelError: the tensor is of a kind that has no single block of memory.
         """
-        if isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self.mode:
             return tensor
         found = self._fakes.get(id(tensor))
         if found is None:
@@ -57,7 +59,8 @@ class Faker:
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the fake of a single number whose value may be asked for, e.g. a step count."""
-        if tensor.numel() != 1 or tensor.device.type != "cpu" or tensor.requires_grad:
+        plain = not isinstance(tensor, FakeTensor) and not tensor.requires_grad
+        if tensor.numel() != 1 or tensor.device.type != "cpu" or not plain:
             return self(tensor)
         converter = self.mode.fake_tensor_converter
         found: torch.Tensor = converter.from_real_tensor(
@@ -70,7 +73,7 @@ class Faker:
         return pytree.tree_map_only(torch.Tensor, self.constant, value)
 
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
-        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+        if type(tensor) not in _FAKEABLE or tensor.layout is not torch.strided:
             raise InvalidModelError(
                 f"a {type(tensor).__name__} ({tensor.layout}) cannot be stood in for by a fake",
                 cause="a tensor subclass or a sparse layout",
@@ -89,14 +92,15 @@ class Faker:
             fake = nn.Parameter(fake, tensor.requires_grad)
         else:
             fake.requires_grad_(tensor.requires_grad)
-        for name, value in vars(tensor).items():
-            vars(fake).setdefault(name, value)
+        if not isinstance(tensor, FakeTensor):
+            for name, value in vars(tensor).items():
+                vars(fake).setdefault(name, value)
         return fake
 
     def _place(self, tensor: torch.Tensor) -> torch.device:
         if self._device is not None:
             return self._device
-        return torch.device("cpu") if tensor.is_meta else tensor.device
+        return torch.device("cpu") if tensor.device.type == "meta" else tensor.device
 
     def _meta(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor's geometry on the meta device."""

@@ -32,7 +32,10 @@ class Step:
     Attributes:
         model: the model.
         optimizer: the optimizer, or None.
+        accumulates: whether it adds to gradients of earlier ones; most begin without any.
     """
+
+    accumulates = False
 
     def __init__(
         self,

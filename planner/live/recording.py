@@ -1,0 +1,88 @@
+"""Records one training step of somebody's loop: what it calls, and how long its ops take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from planner.applier.marks import mark_running_call
+from planner.live.script import Script
+from planner.live.writer import ScriptWriter
+from planner.profiler.step import model_device
+from planner.profiler.timing import OpTimer
+from planner.replay.stack import remove_mode
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One step that ran."""
+
+    script: Script
+    timer: OpTimer
+
+
+class Recording:
+    """A step that is being recorded, from the model's first call to the next step.
+
+    Whatever ends a call of the model, also an error or an interrupt, stops the clock, and a call
+    that did not return ends the recording.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._writer = ScriptWriter(model)
+        self._timer = OpTimer(model_device(model))
+        self._call: int | None = None  # mark of the model's call that is under way
+        self._depth = 0
+        self.failed = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a backward was seen."""
+        return self._writer.script.is_whole or bool(self._writer.script.problem)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the step's backward may still come."""
+        return not self.failed and (self._call is not None or self._writer.is_waited_for)
+
+    def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called."""
+        self._depth += 1
+        if self._depth > 1:  # by itself
+            return
+        self._writer.model_called(args, kwargs)
+        self._call = mark_running_call(self._gone)
+        self._timer.__enter__()
+
+    def left(self, output: Any) -> None:
+        """The model's call returned or, without an output, raised."""
+        if self._call is None:
+            return
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._call = None
+        remove_mode(self._timer)
+        if output is None:
+            self.failed = True
+        else:
+            self._writer.model_returned(output)
+
+    def step_over(self) -> None:
+        """The optimizer has made its update."""
+        if self.is_whole:
+            self._writer.stop_listening()
+
+    def end(self) -> Record:
+        """Take everything off torch's stacks and return what was recorded."""
+        self._call = None
+        remove_mode(self._timer)
+        return Record(self._writer.finish(), self._timer)
+
+    def _gone(self, mark: int) -> None:
+        """The frame of a call is gone; was it interrupted?"""
+        if mark == self._call:
+            self._call, self.failed = None, True
+            remove_mode(self._timer)

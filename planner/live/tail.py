@@ -1,0 +1,86 @@
+"""Sees the torch functions that run between the model's forward and the end of backward.
+
+The model's hooks say when the forward is over, and the rest of the step is the training loop's own
+code, in which nothing of ours runs; so a `TorchFunctionMode` stays open until the next hook.
+
+BOTTOM OF THE STACK     the loop may enter and leave modes of its own in the meantime, and leaving
+                  takes off the top whatever it is. So ours stands below all others; only torch's
+                  `DeviceContext` insists on the very bottom.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+from torch.utils._device import DeviceContext
+
+Heard = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class TailMode(TorchFunctionMode):
+    """Hands every torch function that is called to `heard`, which runs it.
+
+    While torch asks a mode it keeps it off the stack and puts it back afterwards, so the mode can
+    be closed at any moment but leaves the stack only at `remove`, called from elsewhere.
+    """
+
+    def __init__(self, heard: Heard) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self._heard: Heard | None = heard
+        self._thread = threading.get_ident()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one function, heard or, once closed, not."""
+        if self._heard is None:
+            return func(*args, **(kwargs or {}))
+        return self._heard(func, args, kwargs or {})
+
+    def open(self) -> None:
+        """Put the mode below all others of this thread."""
+        above = _take_off(lambda mode: isinstance(mode, DeviceContext))
+        _push_mode(self)
+        _put_back(above)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._heard = None
+
+    def remove(self) -> None:
+        """Close the mode and take it off the stack, when called in its own thread."""
+        self.close()
+        if threading.get_ident() != self._thread:
+            return
+        if not any(mode is self for mode in _get_current_function_mode_stack()):
+            return
+        above = _take_off(lambda mode: mode is self)
+        _pop_mode()
+        _put_back(above)
+
+
+def _take_off(stop: Callable[[TorchFunctionMode], bool]) -> list[TorchFunctionMode]:
+    """Take modes off the top until one for which `stop` holds, which stays; topmost first."""
+    taken: list[TorchFunctionMode] = []
+    for mode in reversed(_get_current_function_mode_stack()):
+        if stop(mode):
+            break
+        taken.append(_pop_mode())
+    return taken
+
+
+def _put_back(modes: list[TorchFunctionMode]) -> None:
+    for mode in reversed(modes):
+        _push_mode(mode)
+
+
+BACKWARDS: tuple[Any, ...] = (torch.Tensor.backward, torch.autograd.backward)
