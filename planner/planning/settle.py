@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.applier.gates import install
-from planner.applier.runtime import Runtime
 from planner.documents import Exclusion, Pins, Plan, Profile
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph import Graph
 from planner.planning.fallback import unseen_units, with_checkpoints
 from planner.planning.offline import from_profile
 from planner.planning.probe import probe
+from planner.planning.promises import check_same_results, planned_peak
 from planner.profiler.step import Step
-from planner.verifier.measure import measure_peak, run_for_results, same_results
 
 ROUNDS = 8
 """Probed and measured candidates at most; one or two are the rule."""
@@ -31,6 +29,7 @@ def settle(
     *,
     method: str = "auto",
     pins: Pins = Pins(),  # noqa: B008  # frozen
+    graph: Graph | None = None,
 ) -> Plan:
     """Return a plan that was run: its replays are right and its measured peak is in the budget.
 
@@ -38,7 +37,7 @@ def settle(
         InfeasibleBudgetError: no plan reaches the budget, predicted or measured.
         UnknownUnitError: a pin names no unit.
     """
-    settling = _Settling(step, profile, Graph.of(profile), method, pins)
+    settling = _Settling(step, profile, graph or Graph.of(profile), method, pins)
     try:
         return settling.within(budget_bytes)
     except InfeasibleBudgetError as error:
@@ -117,36 +116,13 @@ class _Settling:
         return probe(self.step, plan, {e.unit for e in exclusions})
 
     def _measure(self, plan: Plan) -> int:
-        """The larger peak of a first step, which records, and a second one, which follows."""
         if not plan.segments:
             return self.profile.plain_peak_bytes
-        hooks = install(self.step.model, Runtime(plan))
-        try:
-            return max(measure_peak(self.step) for _ in range(2))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return planned_peak(self.step, plan)
 
     def _compare(self, plan: Plan) -> None:
-        """The last check: a planned step gives plain's gradients, outputs and buffers."""
-        if not plan.segments:
-            return
-        plain = run_for_results(self.step)
-        hooks = install(self.step.model, Runtime(plan))
-        try:
-            planned = run_for_results(self.step)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        same = same_results(plain, planned)
-        if all(same) or not all(same_results(plain, run_for_results(self.step))):
-            return  # a step that does not repeat itself cannot be compared
-        raise PlannerError(
-            f"under the plan this {self.profile.model_class} does not train the same",
-            numbers="equal to plain: gradients {}, outputs {}, buffers {}".format(*same),
-            cause="something is written between forward and backward where no check sees it",
-            fix="leave units out with save=[...], and please report the model",
-        )
+        if plan.segments:
+            check_same_results(self.step, plan)
 
     def _with_fallback(
         self, plan: Plan, error: InfeasibleBudgetError, exclusions: list[Exclusion]
