@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from planner.documents.step import TensorSpec
+from planner.profiler.storages import storages_of
 from planner.profiler.tree import tensors_with_paths
 
 
@@ -35,6 +37,7 @@ class Action:
         function: a torch function, or None for the model itself.
         arguments: positional and keyword arguments with `Ref` in place of tensors.
         results: the numbers of the tensors in what it returned, in order.
+        sizes: the bytes of their storages, which are not always those that the shape needs.
         grad: whether gradients were on.
         autocast: the dtype of autocast on the model's kind of device, None where it was off.
         needed: whether a backward depends on it.
@@ -46,6 +49,7 @@ class Action:
     grad: bool = True
     autocast: torch.dtype | None = None
     results: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
     needed: bool = False
     backward: bool = False
 
@@ -112,8 +116,11 @@ def play(script: Script, model: nn.Module, outside: Mapping[int, Any]) -> list[A
     values = {**outside, **_named(script, model)}
     last_uses = _last_uses(script)
     outputs: list[Any] = []
+    later = [*(action.autocast for action in script.actions[1:]), None]
     for number, action in enumerate(script.actions):
         _act(action, script.device, model, values, outputs)
+        if action.autocast is not None and later[number] is None:
+            torch.clear_autocast_cache()  # by itself only the outermost context does so
         for value in last_uses.get(number, ()):
             values.pop(value, None)
     return [outputs, values]
@@ -134,8 +141,21 @@ def _act(
         return  # a metric that asks for contents, say
     if action.function is None:
         outputs.append(result)
-    found = (tensor for _, tensor in tensors_with_paths(result))
+    found = [tensor for _, tensor in tensors_with_paths(result)]
     values.update(zip(action.results, found, strict=False))
+    for tensor, size in zip(found, action.sizes, strict=False):
+        _grow(tensor, size)
+
+
+def _grow(tensor: torch.Tensor, size: int) -> None:
+    """Let a fake take what the kernel took: the CPU's `mse_loss` keeps room for every element."""
+    if isinstance(tensor, FakeTensor) and tensor.untyped_storage().nbytes() < size:
+        tensor.untyped_storage().resize_(size)
+
+
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of the storages behind a tensor."""
+    return sum(storage.nbytes() for storage in storages_of(tensor))
 
 
 def _named(script: Script, model: nn.Module) -> dict[int, torch.Tensor]:

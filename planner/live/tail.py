@@ -4,8 +4,8 @@ The model's hooks say when the forward is over, and the rest of the step is the 
 code, in which nothing of ours runs; so a `TorchFunctionMode` stays open until the next hook.
 
 BOTTOM OF THE STACK     the loop may enter and leave modes of its own in the meantime, and leaving
-                  takes off the top whatever it is. So ours stands below all others; only torch's
-                  `DeviceContext` insists on the very bottom.
+                  takes off the top whatever it is. So ours stands below all others; only that of
+                  `torch.set_default_device` insists on the very bottom.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TailMode(TorchFunctionMode):
 
     def open(self) -> None:
         """Put the mode below all others of this thread."""
-        above = _take_off(lambda mode: isinstance(mode, DeviceContext))
+        above = _take_off(_insists_on_bottom)
         _push_mode(self)
         _put_back(above)
 
@@ -66,6 +66,11 @@ class TailMode(TorchFunctionMode):
         above = _take_off(lambda mode: mode is self)
         _pop_mode()
         _put_back(above)
+
+
+def _insists_on_bottom(mode: TorchFunctionMode) -> bool:
+    """Whether it was entered by its own Python method; `with torch.device(...)` does not."""
+    return isinstance(mode, DeviceContext) and hasattr(mode, "old_device")
 
 
 def _take_off(stop: Callable[[TorchFunctionMode], bool]) -> list[TorchFunctionMode]:

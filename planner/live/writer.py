@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from planner.errors import InvalidModelError
-from planner.live.script import Action, Ref, Script, autocast_in_force
+from planner.live.script import Action, Ref, Script, autocast_in_force, storage_bytes
 from planner.live.tail import BACKWARDS, TailMode
 from planner.profiler.call import Call
 from planner.profiler.fakes import Faker
@@ -132,13 +132,15 @@ class ScriptWriter:
 
     def _note_results(self, action: Action, result: Any) -> None:
         numbers = []
-        for _, tensor in tensors_with_paths(result):
+        found = [tensor for _, tensor in tensors_with_paths(result)]
+        for tensor in found:
             number = self._numbers.get(tensor)
             if number is None:
                 number = self._number(tensor)
             self._requires_grad[number] = tensor.requires_grad
             numbers.append(number)
         action.results = tuple(numbers)
+        action.sizes = tuple(storage_bytes(tensor) for tensor in found)
 
     def _ref(self, tensor: torch.Tensor) -> Ref:
         number = self._numbers.get(tensor)

@@ -1,0 +1,108 @@
+"""Hooks of others while a model that trains is run on fakes: they must not notice.
+
+They have to run, since some of them compute (weight norm, `enable_input_require_grads`). But many
+only look on, and count or log what they see: what they raise about a tensor without content is
+passed over, and what they wrote down is taken back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_CONTAINERS = (list, dict, set, deque)
+
+
+@contextmanager
+def unnoticed(model: nn.Module) -> Iterator[None]:
+    """Let hooks on a model's units run without a trace.
+
+    Taken back are the contents of lists, dicts, sets and deques, and values that are replaced,
+    where a hook reaches them in one step: by its closure, its globals, its arguments or its object.
+    """
+    tables = [vars(m)[name] for m in model.modules() for name in _TABLES if vars(m).get(name)]
+    before = [dict(table) for table in tables]
+    restorers: list[Callable[[], object]] = []
+    for table in tables:
+        for key, hook in table.items():
+            restorers += _restorers(hook)
+            table[key] = _Tolerant(hook)
+    try:
+        yield
+    finally:
+        for table, hooks in zip(tables, before, strict=True):
+            table.update(hooks)
+        for restore in restorers:
+            restore()
+
+
+class _Tolerant:
+    """A hook that changes nothing where it fails."""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._hook(*args, **kwargs)
+        except Exception:
+            return None
+
+
+def _restorers(hook: Any) -> Iterator[Callable[[], object]]:
+    while isinstance(hook, partial):
+        for value in (*hook.args, *hook.keywords.values()):
+            yield from _content(value)
+        hook = hook.func
+    owner = getattr(hook, "__self__", None if hasattr(hook, "__code__") else hook)
+    if owner is not None and not isinstance(owner, nn.Module):  # a module's state is put back
+        yield from _bindings(getattr(owner, "__dict__", {}))
+    code = getattr(hook, "__code__", None)
+    if code is None:
+        return
+    for cell in hook.__closure__ or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # empty
+            continue
+        yield partial(setattr, cell, "cell_contents", value)
+        yield from _content(value)
+    names = {*code.co_names} & hook.__globals__.keys()
+    yield from _bindings(hook.__globals__, names)
+
+
+def _bindings(table: Any, names: Any = None) -> Iterator[Callable[[], object]]:
+    for name in list(table) if names is None else names:
+        value = table[name]
+        if isinstance(value, (*_CONTAINERS, int, float, str, type(None))):
+            yield partial(table.__setitem__, name, value)
+            yield from _content(value)
+
+
+def _content(value: Any) -> Iterator[Callable[[], object]]:
+    """Yield what gives a container its present content again, if it has lost it."""
+    kind = type(value)
+    if kind in _CONTAINERS:
+        before = kind(value)
+        yield partial(_refill, value, before)
+
+
+def _refill(value: Any, before: Any) -> None:
+    now, then = _items(value), _items(before)
+    if len(now) == len(then) and all(a is b for a, b in zip(now, then, strict=True)):
+        return
+    value.clear()
+    if isinstance(value, (list, deque)):
+        value.extend(before)
+    else:
+        value.update(before)
+
+
+def _items(value: Any) -> list[Any]:
+    return [*value, *value.values()] if isinstance(value, dict) else [*value]
