@@ -14,7 +14,7 @@ from torch import nn
 
 import planner
 from planner.errors import PlannerError, StepError
-from planner.planning.capped import ran_out_of_memory
+from planner.profiler.allocator import ran_out_of_memory
 from planner.profiler.meter import meter_for, step_tensors
 from planner.profiler.step import Step
 

@@ -8,10 +8,11 @@ import torch
 
 from planner.documents import Plan, Profile
 from planner.errors import InfeasibleBudgetError
-from planner.planning.capped import cost_model_for, with_times
 from planner.planning.offline import from_profile
+from planner.profiler.cost_model import cost_model_for
 from planner.profiler.fake import build_fake_profile
 from planner.profiler.fingerprint import unit_prints
+from planner.profiler.pooled import with_times
 from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer
 from planner.units import Budget

@@ -1,33 +1,57 @@
 """Planning without ever running the plain step: nothing runs that needs more than the budget.
 
-Memory facts come from the fake step. A first plan is searched on estimated times; it runs within
-the budget, and as the forward of a planned step runs the very ops of the plain one, its op times
-are the plain step's. With them the search is done again, and the plan is measured as always. What
-is left out is the probe, which keeps originals beside their replays.
+Memory facts come from the fake step. A forward with everything given up, which fits wherever a plan
+does, checks them on the device and shows workspaces and times. A first plan then runs within the
+budget and shows the same of backward, and with all that the search is done again; the plan is
+measured as always. Where the device runs out of memory, plans that need less are tried, and at
+last estimates stay; the plan's notes say so. What is left out is the probe, which keeps originals
+beside their replays.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import gc
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import torch
-
-from planner.applier.gates import install
-from planner.applier.runtime import Runtime
 from planner.documents import Pins, Plan, Profile
-from planner.errors import PlannerError
+from planner.errors import PlannerError, StepError
 from planner.graph import Graph
 from planner.planning.offline import from_profile
-from planner.profiler.cost_model import CostModel
-from planner.profiler.devices import DeviceSpec, device_spec, known_devices
-from planner.profiler.fake import build_fake_profile
+from planner.planning.promises import planned_peak
+from planner.planning.watched import backward_of, own_ops, watch
+from planner.profiler.allocator import (
+    Workspaces,
+    as_storage,
+    ran_out_of_memory,
+    release_cached,
+)
+from planner.profiler.checked import checked, same_forward
+from planner.profiler.cost_model import cost_model_for
+from planner.profiler.fake import asked_content, build_fake_profile
+from planner.profiler.forwards import Forward, backwards_in, run_forward
+from planner.profiler.peak import peak_of
+from planner.profiler.pooled import with_op_times
 from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer
-from planner.units import Budget
-from planner.verifier.measure import from_same_state, measure_peak
+from planner.units import Budget, format_bytes
 
 ROUNDS = 6
-NOTE = "the plain step was never run: its replays were not compared with their originals"
+SMALLER = (0.5, 0.2, 0.0)
+"""After a failed allocation, how much of what a plan takes beyond the floor the next one may."""
+
+NEVER = "the plain step was never run: its replays were not compared with their originals"
+RAN_OUT = "the plain step ran out of memory: its replays were not compared with their originals"
+NO_FORWARD = (
+    "the device ran out of memory in a forward with everything given up: times are estimated, and"
+    " sizes were not checked against the device"
+)
+SMALLER_PLAN = "the device ran out of memory under a plan for {}: this one needs less"
+NO_BACKWARD = "the device ran out of memory in a timed step: times of backward are estimated"
+UNMEASURED = (
+    "the device ran out of memory under every plan that was tried: the peak is predicted, and was"
+    " not measured"
+)
 
 
 def settle_capped(
@@ -36,6 +60,8 @@ def settle_capped(
     *,
     method: str = "auto",
     pins: Pins = Pins(),  # noqa: B008  # frozen
+    reason: str = NEVER,
+    workspaces: Workspaces | None = None,
 ) -> Plan:
     """Return a measured plan; no run on the way needs more memory than the budget.
 
@@ -43,113 +69,152 @@ def settle_capped(
         step: the training step, on the device where it will run.
         budget: the most live bytes.
         method, pins: as for `planner.plan`.
+        reason: the first note of the plan.
+        workspaces: measures what ops take inside themselves; by default what the device's
+            allocator tells.
 
     Raises:
         InfeasibleBudgetError: no plan reaches the budget.
         StepError: the step needs the content of a tensor before it can be planned.
         PlannerError: no plan held what it promised.
     """
-    profile = build_fake_profile(step, cost_model_for(model_device(step.model)))
-    budget_bytes = budget.resolve(profile.plain_peak_bytes)
-    capped = _Capped(step, budget_bytes, method, pins)
-    first = capped.within(profile)
-    if not first.segments:
-        return first
-    timed = with_times(profile, op_times(step, first))
-    return replace(capped.within(timed), notes=(NOTE,))
+    capped = _Capped(step, budget, method, pins, workspaces)
+    profile = capped.facts()
+    plan = capped.within(profile)
+    if plan.segments and plan.measured_peak_bytes is not None:
+        timed = capped.see_backward(profile, plan)
+        if timed is not profile:
+            plan = capped.within(timed)
+    if not plan.segments and plan.measured_peak_bytes is not None:
+        reason = ""  # the plain step fits, and ran
+    notes = dict.fromkeys((*((reason,) if reason else ()), *capped.notes))
+    return replace(plan, notes=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Capped:
-    """One step, one budget, one set of wishes."""
+    """One step, one budget, one set of wishes; notes on what did not go as it should."""
 
     step: Step
-    budget_bytes: int
+    budget: Budget
     method: str
     pins: Pins
+    workspaces: Workspaces | None
+    notes: list[str] = field(default_factory=list)
+
+    def facts(self) -> Profile:
+        """Return the fake step's profile with the facts and the times of a real forward.
+
+        Where the real one goes another way, the fake step is told what it asked.
+        """
+        profile, unclear = self._fake()
+        forward = self._forward(1 if profile is None else backwards_in(profile))
+        if forward is None:
+            self._ran_out(NO_FORWARD)
+        elif profile is None or not same_forward(profile, forward.recording):
+            profile, unclear = self._fake(forward.answers)
+        if profile is None:
+            assert unclear is not None
+            raise unclear
+        if forward is None:
+            return profile
+        device = model_device(self.step.model)
+        profile, places, said = checked(profile, forward.recording, device)
+        self.notes.extend(said)
+        return with_op_times(profile, {op: forward.times_ns[at] for at, op in places.items()})
+
+    def _fake(self, answers: list[Any] | None = None) -> tuple[Profile | None, StepError | None]:
+        """The fake step's profile, or why it needs the content of a tensor."""
+        costs = cost_model_for(model_device(self.step.model))
+        try:
+            return build_fake_profile(self.step, costs, answers=answers), None
+        except StepError as error:
+            if asked_content(error) is None:
+                raise
+            return None, error
+
+    def _forward(self, backwards: int) -> Forward | None:
+        """A real forward; None where the device runs out of memory."""
+        try:
+            return run_forward(self.step, backwards, self.workspaces)
+        except Exception as error:
+            self._must_be_memory(error)
+        return None
+
+    def see_backward(self, profile: Profile, plan: Plan) -> Profile:
+        """Return the profile with the times and workspaces of backward in a planned step."""
+        try:
+            seen = watch(self.step, plan, self.workspaces)
+        except Exception as error:
+            self._must_be_memory(error)
+        else:
+            ops = own_ops(Graph.of(profile), plan, seen.names)
+            return _with_backward(profile, backward_of(profile, ops), seen)
+        self._ran_out(NO_BACKWARD)
+        return profile
 
     def within(self, profile: Profile) -> Plan:
-        """Return a plan whose step was measured within the budget."""
+        """Return a plan whose step was measured within the budget.
+
+        Where the device runs out of memory even under plans that need the least, the one for the
+        budget is returned, not measured.
+        """
         graph = Graph.of(profile)
-        target = self.budget_bytes
-        for _ in range(ROUNDS):
+        budget_bytes = target = self.budget.resolve(profile.plain_peak_bytes)
+        smaller = list(SMALLER)
+        wanted: Plan | None = None
+        measured = 0
+        for _ in range(ROUNDS + len(SMALLER)):
             plan = from_profile(profile, target, method=self.method, pins=self.pins, graph=graph)
-            measured = self._peak(plan)
-            if measured <= self.budget_bytes:
-                return replace(plan, budget_bytes=self.budget_bytes, measured_peak_bytes=measured)
-            target -= measured - self.budget_bytes
+            plan = replace(plan, budget_bytes=budget_bytes)
+            wanted = wanted or plan
+            peak = self._peak(plan)
+            if peak is None and not smaller:
+                self._ran_out(UNMEASURED)
+                return wanted
+            if peak is None:
+                self._ran_out(SMALLER_PLAN.format(format_bytes(plan.predicted_peak_bytes)))
+                low = plan.floor_bytes if plan.floor_bytes is not None else target
+                room = plan.predicted_peak_bytes - low
+                target = low + int(room * smaller.pop(0))
+            elif peak <= budget_bytes:
+                return replace(plan, measured_peak_bytes=peak)
+            else:
+                measured = peak
+                target -= peak - budget_bytes
         raise PlannerError(
             f"no plan for this {profile.model_class} held what it promised in {ROUNDS} rounds",
-            numbers=f"budget {self.budget_bytes} B, last measured peak {measured} B",
+            numbers=f"budget {budget_bytes} B, last measured peak {measured} B",
             cause="the step changes from run to run",
             fix="make the step deterministic, or raise the budget",
         )
 
-    def _peak(self, plan: Plan) -> int:
-        """The larger peak of a first step, which records, and a second one, which follows."""
-        hooks = install(self.step.model, Runtime(plan))
+    def _peak(self, plan: Plan) -> int | None:
+        """What a plan takes, measured; None where the device runs out of memory."""
         try:
-            return max(measure_peak(self.step) for _ in range(2))
-        finally:
-            for hook in hooks:
-                hook.remove()
+            return planned_peak(self.step, plan)
+        except Exception as error:
+            self._must_be_memory(error)
+        return None
+
+    def _must_be_memory(self, error: Exception) -> None:
+        if not ran_out_of_memory(error):
+            raise error
+
+    def _ran_out(self, note: str) -> None:
+        """Say so, and give back what the failed run left; its error must be gone by now."""
+        self.notes.append(note)
+        gc.collect()
+        release_cached(model_device(self.step.model))
 
 
-def op_times(step: Step, plan: Plan) -> OpTimer:
-    """Run a planned step once with every op timed."""
-    timer = OpTimer(model_device(step.model))
-    hooks = install(step.model, Runtime(plan))
-    try:
-        with from_same_state(step), timer:
-            step.run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return timer
-
-
-def with_times(profile: Profile, timer: OpTimer) -> Profile:
-    """Return a profile with the times of the ops that ran in the same order from the start.
-
-    Ops beyond, in backward, where replays stand between them, keep their estimate in proportion.
-    """
-    times = timer.times_ns()
-    same = 0
-    for op, name in zip(profile.ops, timer.names, strict=False):
-        if op.name != name or op.phase == "backward":
-            break
-        same += 1
-    estimated = sum(op.time_ns for op in profile.ops[:same])
-    factor = sum(times[:same]) / estimated if estimated else 1.0
-    ops = [replace(op, time_ns=times[i]) for i, op in enumerate(profile.ops[:same])]
-    ops += [replace(op, time_ns=int(op.time_ns * factor)) for op in profile.ops[same:]]
-    return replace(
-        profile,
-        ops=tuple(ops),
-        step_time_ns=sum(op.time_ns for op in ops),
-        forward_time_ns=sum(op.time_ns for op in ops if op.phase == "forward"),
-    )
-
-
-def ran_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or what it came from, is a failed allocation."""
-    while error is not None:
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-            return True
-        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
-            return True
-        error = error.__cause__
-    return False
-
-
-def cost_model_for(device: torch.device) -> CostModel:
-    """Return the cost model of the device at hand, or of one like it."""
-    return CostModel(_spec(device))
-
-
-def _spec(device: torch.device) -> DeviceSpec:
-    """The row of the table."""
-    if device.type != "cuda":
-        return device_spec("cpu")
-    name = torch.cuda.get_device_name(device).lower().replace(" ", "")
-    return next((s for s in known_devices().values() if s.name in name), device_spec("a100"))
+def _with_backward(profile: Profile, ops: dict[int, int], seen: OpTimer) -> Profile:
+    """Return the profile with what a planned step showed of ops of backward."""
+    times = seen.times_ns()
+    measured = {i: op.time_ns for i, op in enumerate(profile.ops) if op.phase == "forward"}
+    measured |= {op: times[at] for op, at in ops.items()}
+    inside = [(op, seen.workspace_bytes[at]) for op, at in ops.items()]
+    storages = (*profile.storages, *(as_storage(op, size) for op, size in inside if size))
+    peak = peak_of(storages, len(profile.ops))
+    profile = replace(profile, storages=storages, plain_peak_bytes=peak)
+    return with_op_times(profile, measured)

@@ -9,6 +9,7 @@ from planner.applier.gates import install
 from planner.applier.runtime import Runtime
 from planner.documents import Boundary, Exclusion, Plan, Profile, Segment
 from planner.errors import PlannerError
+from planner.profiler.checked import block_around
 from planner.profiler.step import Step
 from planner.verifier.measure import Results, run_for_results, same_results
 
@@ -27,18 +28,11 @@ def unseen_units(profile: Profile) -> list[Exclusion]:
         storage = profile.storages[value.storage]
         unit = profile.ops[storage.birth].unit if storage.birth >= 0 else -1
         if value.op < 0 and storage.category == "activation" and unit >= 0:
-            name = _block(profile, unit)
+            name = block_around(profile, unit)
             op = profile.ops[storage.birth].name
             reason = f"what its code makes is out of sight, from {op} on"
             found.setdefault(name, Exclusion(name, reason))
     return list(found.values())
-
-
-def _block(profile: Profile, unit: int) -> str:
-    name = profile.units[unit].name
-    parts = name.split(".")
-    numbered = (i for i, part in enumerate(parts) if part.isdigit())
-    return ".".join(parts[: next(numbered, len(parts)) + 1])
 
 
 def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan:

@@ -8,16 +8,24 @@ afterwards everything is as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, UnitCall, Value
+from planner.profiler.allocator import (
+    Workspaces,
+    as_storage,
+    in_blocks,
+    outside,
+    workspaces_of,
+)
 from planner.profiler.fingerprint import fingerprint
 from planner.profiler.meter import meter_for
 from planner.profiler.natural import merge_lives
 from planner.profiler.peak import peak_of
-from planner.profiler.recorder import Recording, run_recorded
+from planner.profiler.recorder import Recording, StepRecorder, run_recorded
 from planner.profiler.state import preserve
 from planner.profiler.step import Step, model_device
 from planner.profiler.storages import tensors_in
@@ -30,12 +38,18 @@ RUNS = {"short": 5, "long": 2}
 OP_TIMED_RUNS = {"short": 3, "long": 1}
 
 
-def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> Profile:
+def build_profile(
+    step: Step,
+    progress: Callable[[str], None] | None = None,
+    workspaces: Workspaces | None = None,
+) -> Profile:
     """Run a step a few times and return its profile; the model is left exactly as it was.
 
     Args:
         step: the training step (see `make_step`).
         progress: called with the name of each run as it begins.
+        workspaces: measures what ops take inside themselves; by default what the device's
+            allocator tells.
 
     Raises:
         StepError: the step raised.
@@ -54,7 +68,8 @@ def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> 
         clear_gradients(step)
         say("record")
         plain: list[Recording] = []
-        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step))))
+        recorder = StepRecorder(model, workspaces=workspaces or workspaces_of(device))
+        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), recorder=recorder)))
         say("natural lives")
         last = plain[0].backwards
         fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), True, last=last)))
@@ -67,9 +82,10 @@ def build_profile(step: Step, progress: Callable[[str], None] | None = None) -> 
         timers = [OpTimer(device) for _ in range(OP_TIMED_RUNS[kind])]
         for timer in timers:
             fresh(lambda timer=timer: _under(timer, step))  # type: ignore[misc]
+        counted = _count(step, device)
     names = [op.name for op in plain[0].ops]
     times = best_op_times(names, [op.time_ns for op in plain[0].ops], timers)
-    return to_profile(step, plain[0], plain[1], times, min(steps_ns))
+    return to_profile(step, plain[0], plain[1], times, min(steps_ns), counted)
 
 
 def _under(timer: OpTimer, step: Step) -> None:
@@ -78,9 +94,12 @@ def _under(timer: OpTimer, step: Step) -> None:
 
 
 def clear_gradients(step: Step) -> None:
-    """Begin without gradients, of parameters and of inputs."""
+    """Begin without gradients, of parameters and of inputs; with those that the step adds to."""
     for tensor in (*step.model.parameters(), *step.input_tensors):
         tensor.grad = None
+    for parameter in step.model.parameters() if step.accumulates else ():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def tracked(step: Step) -> dict[str, list[torch.Tensor]]:
@@ -102,7 +121,7 @@ def to_profile(
     natural: Recording,
     times: Sequence[int],
     step_ns: int,
-    measure: bool = True,
+    counted: Counted | None = None,
 ) -> Profile:
     """Put two recordings, plain and with everything given up, together.
 
@@ -111,7 +130,7 @@ def to_profile(
         plain, natural: the recordings.
         times: of each op, in nanoseconds.
         step_ns: of the whole step.
-        measure: run the step once more for its peak where recorded lives do not tell it exactly.
+        counted: what the device's allocator counted, where it does more than sum recorded lives.
     """
     ids = _value_ids(plain)
     ops = tuple(
@@ -128,7 +147,7 @@ def to_profile(
         )
         for op, ns in zip(plain.ops, times, strict=True)
     )
-    storages = merge_lives(plain, natural)
+    storages = _storages(step, plain, natural, counted)
     return Profile(
         model_class=type(step.model).__name__,
         fingerprint=fingerprint(step.model),
@@ -142,7 +161,7 @@ def to_profile(
             for pack in plain.packs
             if pack.key in ids
         ),
-        plain_peak_bytes=_peak(step, storages, len(ops), measure),
+        plain_peak_bytes=counted.peak_bytes if counted else peak_of(storages, len(ops)),
         step_time_ns=step_ns,
         forward_time_ns=sum(op.time_ns for op in ops if op.phase == "forward"),
         excluded=_excluded(step.model),
@@ -172,14 +191,32 @@ def _units(plain: Recording) -> tuple[UnitCall, ...]:
     )
 
 
-def _peak(step: Step, storages: tuple[Storage, ...], ops: int, measure: bool) -> int:
-    """The plain step's peak: from the recorded lives on the CPU, measured elsewhere."""
-    device = model_device(step.model)
-    if device.type == "cuda" and measure:
-        with preserve(step.model, step.optimizer, step), meter_for(device) as meter:
-            step.run()
-            return meter.peak_bytes
-    return peak_of(storages, ops)
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a device's allocator counted in a plain step: at its beginning, and at most."""
+
+    baseline_bytes: int
+    peak_bytes: int
+
+
+def _count(step: Step, device: torch.device) -> Counted | None:
+    """Measure the plain step's memory where recorded lives do not tell all of it."""
+    if device.type != "cuda":
+        return None
+    with preserve(step.model, step.optimizer, step), meter_for(device) as meter:
+        step.run()
+    return Counted(meter.baseline_bytes, meter.peak_bytes)
+
+
+def _storages(
+    step: Step, plain: Recording, natural: Recording, counted: Counted | None
+) -> tuple[Storage, ...]:
+    """Return the lives of tensors, the workspaces of ops, and what else is on the device."""
+    end = len(plain.ops)
+    found = in_blocks(merge_lives(plain, natural), model_device(step.model))
+    taken = ((i, op.workspace_bytes) for i, op in enumerate(plain.ops) if op.workspace_bytes)
+    found = (*found, *(as_storage(i, size) for i, size in taken))
+    return found if counted is None else (*found, *outside(found, counted.baseline_bytes, end))
 
 
 def _excluded(model: nn.Module) -> tuple[Exclusion, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from planner.profiler.devices import DeviceSpec
+from planner.profiler.devices import DeviceSpec, device_spec, known_devices
 from planner.replay.record import tensors_in
 from planner.replay.traits import traits_of
 
@@ -72,6 +72,19 @@ class CostModel:
         rate = rates.get(dtype, rates.get("float32", min(rates.values())))
         share = self.spec.matmul_share
         return rate * share * (self.spec.attention_share if "attention" in name else 1.0)
+
+
+def cost_model_for(device: torch.device) -> CostModel:
+    """Return the cost model of the device at hand, or of one like it."""
+    return CostModel(_spec(device))
+
+
+def _spec(device: torch.device) -> DeviceSpec:
+    """The row of the table."""
+    if device.type != "cuda":
+        return device_spec("cpu")
+    name = torch.cuda.get_device_name(device).lower().replace(" ", "")
+    return next((s for s in known_devices().values() if s.name in name), device_spec("a100"))
 
 
 def _transcendentals(name: str, arguments: Any) -> int:

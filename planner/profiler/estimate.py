@@ -14,6 +14,7 @@ from torch import nn
 
 from planner.documents import Profile
 from planner.errors import InvalidInputsError
+from planner.profiler.allocator import CUDA_BLOCK_BYTES
 from planner.profiler.cost_model import CostModel
 from planner.profiler.devices import DeviceSpec, device_spec
 from planner.profiler.fake import build_fake_profile
@@ -21,9 +22,6 @@ from planner.profiler.kernels import CudaKernels
 from planner.profiler.peak import peak_of
 from planner.profiler.sharding import shard_profile
 from planner.profiler.step import Step, model_device
-
-CUDA_BLOCK_BYTES = 512
-"""CUDA's caching allocator hands out multiples of this (`kMinBlockSize`), and counts them so."""
 
 _UNKNOWN_WORKSPACE = ("aten.mkldnn_rnn_layer.default", "aten._cudnn_rnn.default")
 """Kernels that save a workspace whose size only they know; without running it is taken to be 0."""

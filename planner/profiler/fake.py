@@ -11,7 +11,7 @@ where the plain step would need more memory than there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import (
 
 from planner.documents import Profile
 from planner.errors import PlannerError, StepError
+from planner.profiler.answers import told
 from planner.profiler.build import clear_gradients, to_profile, tracked
 from planner.profiler.cost_model import CostModel
 from planner.profiler.fakes import fake_step, untouched
@@ -49,6 +50,7 @@ def build_fake_profile(
     costs: CostModel,
     *,
     device: torch.device | None = None,
+    answers: Sequence[Any] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Profile:
     """Return the profile of a step that is not run: exact memory facts, estimated times.
@@ -60,6 +62,7 @@ def build_fake_profile(
         costs: what an op would take.
         device: where the step's tensors pretend to be; by default where they are, and the CPU for
             meta tensors.
+        answers: what a real forward was told about the content of tensors.
         progress: called with the name of each run as it begins.
 
     Raises:
@@ -70,17 +73,18 @@ def build_fake_profile(
     found: list[Recording] = []
     with explained(), fake_step(step, device) as fake:
         say("warm up")
-        fake.run()
+        with told(answers):
+            fake.run()
         clear_gradients(fake)
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
             recorder = FakeRecorder(fake.model, costs, give_up, last)
-            with untouched(fake):
+            with untouched(fake), told(answers):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
             clear_gradients(fake)
         times = [op.time_ns for op in found[0].ops]
-        return to_profile(fake, found[0], found[1], times, sum(times), measure=False)
+        return to_profile(fake, found[0], found[1], times, sum(times))
 
 
 class FakeRecorder(StepRecorder):
@@ -113,15 +117,20 @@ class FakeRecorder(StepRecorder):
         return out
 
 
+def asked_content(error: BaseException | None) -> BaseException | None:
+    """Return what an error came from if that is a tensor's content that was asked for."""
+    while error is not None and not isinstance(error, _NEEDS_CONTENT):
+        error = error.__cause__
+    return error
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Say which op needs more than shapes, where one does."""
     try:
         yield
     except PlannerError as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, _NEEDS_CONTENT):
-            cause = cause.__cause__
+        cause = asked_content(error)
         if cause is None:
             raise
         op = getattr(cause, "func", None) or cause

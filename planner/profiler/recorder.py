@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from planner.profiler.allocator import Workspaces
 from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
 from planner.profiler.timing import now_ns
@@ -43,6 +44,7 @@ class RecordedOp:
     flops: int = 0
     replayable: bool = False
     random: bool = False
+    workspace_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class StepRecorder(TorchDispatchMode):
         give_up: drop everything that autograd saves and run no backward, to see when storages die
             by themselves (their natural death); the step is left at backward number `last`.
         last: how many backwards the step runs.
+        workspaces: measures what ops take inside themselves; by default nothing does.
     """
 
     supports_higher_order_operators = True
@@ -90,9 +93,16 @@ class StepRecorder(TorchDispatchMode):
         """Let compiled code run compiled; what it makes comes from outside."""
         return True
 
-    def __init__(self, model: nn.Module, give_up: bool = False, last: int = 1) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        give_up: bool = False,
+        last: int = 1,
+        workspaces: Workspaces | None = None,
+    ) -> None:
         super().__init__()
         self.last = last
+        self.workspaces = workspaces or Workspaces()
         self.recording = Recording()
         self.model = model
         self.names = UnitNames(model)
@@ -168,9 +178,11 @@ class StepRecorder(TorchDispatchMode):
         return "other" if self.backward_seen and not self.calls.stack else "forward"
 
     def _timed(self, op: RecordedOp, func: Any, args: Any, kwargs: Any) -> Any:
+        self.workspaces.begin()
         start = now_ns()
         out = func(*args, **kwargs)
         op.time_ns = now_ns() - start
+        op.workspace_bytes = self.workspaces.end()
         return out
 
     def _flow(self, op: RecordedOp, record: Any, args: Any, kwargs: Any, out: Any) -> None:

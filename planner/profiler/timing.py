@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from planner.profiler.allocator import Workspaces
 from planner.replay.traits import traits_of
 
 
@@ -16,6 +17,10 @@ class OpTimer(TorchDispatchMode):
     """Times each op of a step that makes or writes memory, in order.
 
     On the CPU by the clock; on other devices by events, read when the step is over.
+
+    Args:
+        device: where the step runs.
+        workspaces: measures what ops take inside themselves; by default nothing does.
     """
 
     supports_higher_order_operators = True
@@ -25,10 +30,12 @@ class OpTimer(TorchDispatchMode):
         """Let compiled code run compiled."""
         return True
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, workspaces: Workspaces | None = None) -> None:
         super().__init__()
         self.device = device
+        self.workspaces = workspaces or Workspaces()
         self.names: list[str] = []
+        self.workspace_bytes: list[int] = []
         self._ticks: list[Any] = []
 
     def __torch_dispatch__(
@@ -38,10 +45,15 @@ class OpTimer(TorchDispatchMode):
         if traits_of(func).passthrough:
             return func(*args, **(kwargs or {}))
         self.names.append(str(func))
-        if self.device.type != "cpu":
-            return self._with_events(func, args, kwargs or {})
+        self.workspaces.begin()
+        timed = self._by_clock if self.device.type == "cpu" else self._with_events
+        out = timed(func, args, kwargs or {})
+        self.workspace_bytes.append(self.workspaces.end())
+        return out
+
+    def _by_clock(self, func: Any, args: Any, kwargs: Any) -> Any:
         start = now_ns()
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         self._ticks.append(now_ns() - start)
         return out
 

@@ -1,0 +1,75 @@
+"""Runs a step's forward for real with everything given up: the least that any plan's forward needs.
+
+What autograd would save is dropped and no backward runs, so this fits wherever a plan does. It
+shows what the device really does: which ops run, what they make and how long it lives, what their
+kernels take besides, and their times. Called by `planner.planning.capped`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from planner.documents import Profile
+from planner.profiler.allocator import Workspaces, workspaces_of
+from planner.profiler.answers import Listening
+from planner.profiler.build import clear_gradients, tracked
+from planner.profiler.recorder import Recording, StepRecorder, run_recorded
+from planner.profiler.state import preserve
+from planner.profiler.step import Step, model_device
+from planner.profiler.timing import OpTimer, best_op_times
+
+RUNS = 3
+"""The first one also warms up: libraries, caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A forward that ran for real.
+
+    Attributes:
+        recording: what it showed.
+        times_ns: of each of its ops, in nanoseconds.
+        answers: what it was told about the content of tensors.
+    """
+
+    recording: Recording
+    times_ns: list[int]
+    answers: list[Any]
+
+
+def run_forward(
+    step: Step, backwards: int = 1, workspaces: Workspaces | None = None, runs: int = RUNS
+) -> Forward:
+    """Run the forward a few times and return what the last run showed, with the least times.
+
+    Args:
+        step: the training step.
+        backwards: how many it has; `backwards_in` counts them in a profile.
+        workspaces: as for `planner.profiler.build.build_profile`.
+        runs: how often it runs.
+
+    Raises:
+        StepError: the step raised.
+    """
+    device = model_device(step.model)
+    seen = workspaces or workspaces_of(device)
+    timers: list[OpTimer] = []
+    for _ in range(runs):
+        recorder = StepRecorder(step.model, True, backwards, seen)
+        timers.append(OpTimer(device))
+        heard = Listening()
+        with preserve(step.model, step.optimizer, step):
+            clear_gradients(step)
+            with heard, timers[-1]:
+                run_recorded(step.model, step.run, tracked(step), recorder=recorder)
+    ops = recorder.recording.ops
+    times = best_op_times([op.name for op in ops], [op.time_ns for op in ops], timers)
+    return Forward(recorder.recording, times, heard.answers)
+
+
+def backwards_in(profile: Profile) -> int:
+    """Return how many times ops of backward begin in a step, at least once."""
+    phases = [op.phase for op in profile.ops]
+    pairs = zip(["", *phases], phases, strict=False)
+    return max(1, sum(now == "backward" != before for before, now in pairs))
