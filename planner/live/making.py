@@ -7,14 +7,15 @@ from dataclasses import replace
 import torch
 
 from planner.documents import Plan, Profile
-from planner.errors import InfeasibleBudgetError
+from planner.live.onlookers import unnoticed
+from planner.live.sizes import SizingTimer, with_sizes
 from planner.planning.offline import from_profile
+from planner.profiler.allocator import outside
 from planner.profiler.cost_model import cost_model_for
 from planner.profiler.fake import build_fake_profile
 from planner.profiler.fingerprint import unit_prints
 from planner.profiler.pooled import with_times
 from planner.profiler.step import Step, model_device
-from planner.profiler.timing import OpTimer
 from planner.units import Budget
 
 NOTE = (
@@ -23,46 +24,42 @@ NOTE = (
 )
 
 
-def profile_of(step: Step, timer: OpTimer) -> Profile:
-    """Return the profile of a step that ran once, with the times of the ops of its forward.
+def profile_of(step: Step, timer: SizingTimer) -> Profile:
+    """Return the profile of a step that ran once, with what its forward showed: times and sizes.
 
     Raises:
         StepError: the step needs the content of a tensor.
         InvalidModelError: it has tensors that cannot be fake.
     """
     device = model_device(step.model)
-    profile = build_fake_profile(step, cost_model_for(device))
-    return with_times(profile, timer)
+    with unnoticed(step.model):
+        profile = build_fake_profile(step, cost_model_for(device))
+    return with_times(with_others(with_sizes(profile, timer), device), timer)
 
 
 def plan_from(profile: Profile, budget: Budget, step: Step) -> Plan:
-    """Return the cheapest plan for a profile that leaves room for all else on the device.
+    """Return the cheapest plan for a profile.
 
     Raises:
         InfeasibleBudgetError: no plan reaches the budget.
     """
     budget_bytes = budget.resolve(profile.plain_peak_bytes)
-    besides = bytes_besides(profile, model_device(step.model))
-    try:
-        plan = from_profile(profile, budget_bytes - besides)
-    except InfeasibleBudgetError as error:
-        if not besides:
-            raise
-        raise InfeasibleBudgetError(
-            budget_bytes=budget_bytes,
-            min_peak_bytes=error.min_peak_bytes + besides,
-            holders=(*error.holders, ("others on the device", besides)),
-        ) from None
-    return replace(plan, budget_bytes=budget_bytes, units=unit_prints(step.model), notes=(NOTE,))
+    plan = from_profile(profile, budget_bytes)
+    return replace(plan, units=unit_prints(step.model), notes=(NOTE,))
 
 
-def bytes_besides(profile: Profile, device: torch.device) -> int:
-    """Return what lives on a CUDA device between steps that is none of the step's own.
+def with_others(profile: Profile, device: torch.device) -> Profile:
+    """Return a profile with what else lives on a CUDA device between steps.
 
     Other models, workspaces of libraries, and results of the step before that the loop still holds.
     The allocator tells; on other devices nothing does.
     """
     if device.type != "cuda":
-        return 0
-    own = sum(storage.bytes for storage in profile.storages if storage.birth < 0)
-    return max(torch.cuda.memory_allocated(device) - own, 0)
+        return profile
+    allocated = torch.cuda.memory_allocated(device)
+    others = outside(profile.storages, allocated, len(profile.ops))
+    return replace(
+        profile,
+        storages=(*profile.storages, *others),
+        plain_peak_bytes=profile.plain_peak_bytes + sum(storage.bytes for storage in others),
+    )

@@ -1,4 +1,4 @@
-"""Records one training step of somebody's loop: what it calls, and how long its ops take."""
+"""Records one training step of somebody's loop: what it calls, and its ops' times and sizes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import nn
 
 from planner.applier.marks import mark_running_call
 from planner.live.script import Script
+from planner.live.sizes import SizingTimer
 from planner.live.writer import ScriptWriter
 from planner.profiler.step import model_device
-from planner.profiler.timing import OpTimer
 from planner.replay.stack import remove_mode
 
 
@@ -20,7 +20,7 @@ class Record:
     """One step that ran."""
 
     script: Script
-    timer: OpTimer
+    timer: SizingTimer
 
 
 class Recording:
@@ -32,7 +32,7 @@ class Recording:
 
     def __init__(self, model: nn.Module) -> None:
         self._writer = ScriptWriter(model)
-        self._timer = OpTimer(model_device(model))
+        self._timer = SizingTimer(model_device(model))
         self._call: int | None = None  # mark of the model's call that is under way
         self._depth = 0
         self.failed = False

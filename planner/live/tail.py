@@ -42,7 +42,7 @@ class TailMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run one function, heard or, once closed, not."""
-        if self._heard is None:
+        if torch.compiler.is_compiling() or self._heard is None:  # the compiler traces this, too
             return func(*args, **(kwargs or {}))
         return self._heard(func, args, kwargs or {})
 

@@ -1,0 +1,60 @@
+"""The sizes of what ops make, seen while they are timed: a kernel may take more than its fake.
+
+The first step runs for real anyway, so that its sizes come for nothing and win over those of fakes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from planner.documents import Profile
+from planner.profiler.allocator import in_blocks
+from planner.profiler.peak import peak_of
+from planner.profiler.storages import storages_of, tensors_in
+from planner.profiler.timing import OpTimer
+
+
+class SizingTimer(OpTimer):
+    """An `OpTimer` that also notes the bytes of every storage that an op makes."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.sizes: list[list[int]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run, time and measure one op."""
+        before = len(self.names)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if len(self.names) > before:
+            given = _storages((args, kwargs or {}))
+            made = {key: size for key, size in _storages((out,)).items() if key not in given}
+            self.sizes.append(list(made.values()))
+        return out
+
+
+def with_sizes(profile: Profile, timer: SizingTimer) -> Profile:
+    """Return a profile with the real sizes of what the ops made that ran in the same order."""
+    born = defaultdict(list)
+    for number, storage in enumerate(profile.storages):
+        born[storage.birth].append(number)
+    storages = list(profile.storages)
+    for index, (op, name) in enumerate(zip(profile.ops, timer.names, strict=False)):
+        if op.name != name or op.phase == "backward":
+            break
+        if len(born[index]) == len(timer.sizes[index]):
+            for number, size in zip(born[index], timer.sizes[index], strict=True):
+                larger = replace(storages[number], bytes=size)
+                (storages[number],) = in_blocks((larger,), timer.device)
+    peak = peak_of(storages, len(profile.ops))
+    return replace(profile, storages=tuple(storages), plain_peak_bytes=peak)
+
+
+def _storages(values: Any) -> dict[int, int]:
+    found = (storage for tensor in tensors_in(values) for storage in storages_of(tensor))
+    return {storage._cdata: storage.nbytes() for storage in found}
