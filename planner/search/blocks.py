@@ -95,7 +95,7 @@ def crossing_bytes(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     profile = graph.profile
     saved = np.zeros(graph.n_ops + 2, dtype=np.int64)
     unsaved = np.zeros(graph.n_ops + 2, dtype=np.int64)
-    for storage, last in _last_uses(graph).items():
+    for storage, last in last_uses(graph).items():
         life = profile.storages[storage]
         if life.category in _PERSISTENT or life.birth < 0 or last <= life.birth:
             continue
@@ -105,8 +105,8 @@ def crossing_bytes(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum(saved), np.cumsum(unsaved)
 
 
-def _last_uses(graph: Graph) -> dict[int, int]:
-    """The last forward op that reads or packs each storage."""
+def last_uses(graph: Graph) -> dict[int, int]:
+    """Return, by storage, the last forward op that reads or packs it."""
     last: dict[int, int] = {}
     for index, op in enumerate(graph.profile.ops):
         if op.phase == "forward":

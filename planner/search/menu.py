@@ -17,22 +17,25 @@ from planner.graph.model import Graph
 from planner.graph.span import IllegalSpanError, Span
 from planner.search.blocks import Blocks
 from planner.search.chain import Chain
+from planner.search.effort import effort
+from planner.search.facts import Facts
 from planner.search.pins import Wishes
-from planner.search.ranges import MOST_LEVELS, Range
+from planner.search.ranges import Range
+from planner.search.recursion import Recursion, thinned
 from planner.search.shape import Shape, Shaper, Window
+from planner.search.spans import Cuts, droppable
 from planner.search.states import Option, undominated
+from planner.search.windows import backward_windows
 
 FRONTIER_OPS = 400
 """Longest run, in ops, whose frontier is searched."""
 FRONTIER_BLOCKS = 2
 """And in blocks: both halves of a transformer layer."""
-WORK_OPS = 20_000
-WORK_PASSES = 12
-"""Ops played in all while options are measured: so many, about half a second, and so many times
-the ops of one forward. They decide how many run lengths there are."""
-_RUN_OPS = 20  # what measuring a run costs besides its ops
-_DENSITIES = ((24, 1.15), (16, 1.2), (8, 1.25), (6, 1.4), (4, 1.5), (4, 2.0), (2, 2.0), (2, 3.0))
-"""All lengths up to the first number, then growing by the second."""
+PARTED_BLOCKS = 48
+"""Longest run, in blocks, for which all ways to replay it in parts are looked through."""
+_FEW_BLOCKS = 12
+_MOST_WAYS = 16
+"""Ways kept of an interval when there are more than a few blocks; of a few, all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,9 @@ class Menu:
         self.blocks = blocks
         self.wishes = wishes
         self.edges = blocks.edges
-        self.windows = _backward_windows(graph, blocks)
-        self.lengths = _lengths(blocks)
+        self.windows = backward_windows(graph, blocks.edges)
+        self.effort = effort(blocks)
+        self.lengths = self.effort.lengths
         longest = max((self.edges[j] - self.edges[i] for i, j in self._runs()), default=1)
         self.shaper = Shaper(graph, Window(self.edges[0], self.edges[-1]), longest)
         self.cost_ns = np.array(
@@ -71,6 +75,7 @@ class Menu:
         self.forward_top = [int(plain[a:b].max(initial=0)) for a, b in pairs]
         self.backward_top = [int(plain[w.start : w.stop].max(initial=0)) for w in self.windows]
         self.templates: dict[tuple[int, ...], tuple[Template, ...]] = {}
+        self.recursion = self._recursion()
 
     def chain(self) -> Chain:
         """Return the problem across blocks."""
@@ -121,10 +126,29 @@ class Menu:
         frontier = stop - first <= FRONTIER_BLOCKS and here.stop - here.start <= FRONTIER_OPS
         made_of_shorter = set(range(1, stop - first)) <= set(self.lengths)
         seen: set[tuple[Span, ...]] = set()
-        for spans in here.proposals(frontier):
+        for spans in here.proposals(frontier, self._ways(first, stop)):
             if spans not in seen and (here.is_joined(spans) or not made_of_shorter):
                 seen.add(spans)
                 yield from self._played(first, stop, spans)
+
+    def _recursion(self) -> Recursion | None:
+        if self.wishes.forced or not self.blocks:
+            return None
+        stay = self.wishes.saved | self.wishes.excluded
+        wanted = droppable(self.graph, self.edges[0], self.edges[-1], stay)
+        facts = Facts.of(self.graph, self.edges, self.windows, wanted)
+        few = len(self.blocks) <= _FEW_BLOCKS
+        return Recursion(facts, self.blocks.kinds, 1_000 if few else _MOST_WAYS)
+
+    def _ways(self, first: int, stop: int) -> list[Cuts] | None:
+        """Where to cut the replay of a run; None where the recursion does not tell."""
+        if self.recursion is None or stop - first > PARTED_BLOCKS:
+            return None
+        parted = [way for way in self.recursion.front(first, stop) if way.cut]
+        return [
+            tuple((self.edges[block], depth) for block, depth in way.cuts(first))
+            for way in thinned(parted, self.effort.ways)
+        ]
 
     def _played(self, first: int, stop: int, spans: tuple[Span, ...]) -> Iterator[Template]:
         """The template of some spans; none when the engine could not run them."""
@@ -146,60 +170,3 @@ class Menu:
             keep.append(profile.ops[maker + shift].outputs[slot])
         cuts = tuple((position + shift, depth) for position, depth in span.cuts)
         return Span(span.start + shift, span.stop + shift, frozenset(keep), cuts)
-
-
-def _backward_windows(graph: Graph, blocks: Blocks) -> list[Window]:
-    """For each block, the ops from its first unpack to that of the block before it."""
-    edges, count = blocks.edges, len(blocks)
-    raw = [graph.n_ops] * count
-    for tensor in graph.profile.saved:
-        block = int(np.searchsorted(edges, tensor.packed_at, side="right")) - 1
-        if tensor.unpacked_at >= 0 and 0 <= block < count:
-            raw[block] = min(raw[block], tensor.unpacked_at)
-    end = _first_call_ends(graph, max((r for r in raw if r < graph.n_ops), default=0))
-    starts = [end] * count
-    later = 0
-    for block in reversed(range(count)):
-        if raw[block] < graph.n_ops:
-            starts[block] = later = min(end, max(later, raw[block]))
-    for block in range(1, count):
-        if raw[block] == graph.n_ops:
-            starts[block] = starts[block - 1]
-    return [Window(a, b) for a, b in zip(starts, [end, *starts], strict=False)]
-
-
-def _first_call_ends(graph: Graph, last_unpack: int) -> int:
-    """Where the next root call begins after the first one's backward, or the end of the step."""
-    units = graph.profile.units
-    return min(
-        (u.enter for u in units if u.root_call > 0 and u.parent < 0 and u.enter > last_unpack),
-        default=graph.n_ops,
-    )
-
-
-def _lengths(blocks: Blocks) -> list[int]:
-    """Run lengths in blocks: all up to 8, then growing by a factor that keeps the work in hand."""
-    count = len(blocks)
-    most = WORK_OPS + WORK_PASSES * (blocks.edges[-1] - blocks.edges[0] if count else 0)
-    lengths: list[int] = []
-    for dense, growth in _DENSITIES:
-        lengths, size = list(range(1, dense + 1)), float(dense)
-        while size * growth <= count:
-            size = max(size + 1, size * growth)
-            lengths.append(int(size))
-        lengths = sorted({n for n in lengths if n <= count})
-        if _work(blocks, lengths) <= most:
-            break
-    return lengths
-
-
-def _work(blocks: Blocks, lengths: list[int]) -> int:
-    """Ops played when every kind of run is measured with every depth of cuts."""
-    edges, kinds = blocks.edges, blocks.kinds
-    sizes: dict[tuple[int, ...], int] = {}
-    for length in lengths:
-        passes = 1 + sum(2**levels <= length for levels in range(1, MOST_LEVELS + 1))
-        for first in range(len(kinds) - length + 1):
-            ops = edges[first + length] - edges[first] + _RUN_OPS
-            sizes[kinds[first : first + length]] = ops * passes
-    return sum(sizes.values())

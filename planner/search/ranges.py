@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from planner.graph.cost import REPLAY_OP_NS, TAPE_OP_NS
@@ -13,7 +13,7 @@ from planner.search.fill import fill
 from planner.search.frontier import Choice, KeepProblem, hull
 from planner.search.nested import nested_cuts
 from planner.search.pins import Wishes
-from planner.search.spans import droppable, tight_spans, with_cuts
+from planner.search.spans import Cuts, droppable, tight_spans, with_cuts
 
 MOST_LEVELS = 3
 """Deepest nesting of cuts; each level costs about one more forward of the range."""
@@ -47,8 +47,15 @@ class Range:
         self.forced = self._forced()
         self.fixed = self._made_by(wishes.excluded)
 
-    def proposals(self, frontier: bool) -> Iterator[tuple[Span, ...]]:
-        """Yield span tuples, cheapest in time first: as little as possible, ..., everything."""
+    def proposals(
+        self, frontier: bool, ways: Iterable[Cuts] | None = None
+    ) -> Iterator[tuple[Span, ...]]:
+        """Yield span tuples, cheapest in time first: as little as possible, ..., everything.
+
+        Args:
+            frontier: whether to look for keep sets between those.
+            ways: where to cut the replay of everything; a few are found here if None.
+        """
         least = frozenset(self.forced)
         yield self._spans(least)
         if not self.wanted:
@@ -58,9 +65,12 @@ class Range:
                 yield self.spans_of(choice)
         everything = self._spans(self.wanted)
         yield everything
-        for levels in range(1, MOST_LEVELS + 1):
-            if 2**levels < len(self.marks):
-                yield with_cuts(everything, self._cuts(levels))
+        for cuts in self._nested() if ways is None else ways:
+            yield with_cuts(everything, cuts)
+
+    def _nested(self) -> Iterator[Cuts]:
+        levels = range(1, MOST_LEVELS + 1)
+        return (self._cuts(n) for n in levels if 2**n < len(self.marks))
 
     def _choices(self) -> Iterator[Choice[int]]:
         """The corners of the frontier; in a single block, points between distant ones too."""
@@ -134,7 +144,7 @@ class Range:
         held = (keep | self.fixed) - dropped
         return tight_spans(self.graph, self.start, self.stop, dropped, held)
 
-    def _cuts(self, levels: int) -> tuple[tuple[int, int], ...]:
+    def _cuts(self, levels: int) -> Cuts:
         graph, edges = self.graph, self.marks
         inside = [0] * (len(edges) - 1)
         entering = [0] * (len(edges) - 1)
