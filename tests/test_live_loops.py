@@ -13,6 +13,7 @@ import pytest
 import torch
 from live_loops import MIB, Run, batches, mean_square, stack, train
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -83,8 +84,11 @@ def test_a_planned_step_after_an_error_in_the_first(capsys: Any) -> None:
             hook = model[2].register_forward_pre_hook(interrupt)
             with pytest.raises(error):
                 model(x)
-            hook.remove()
             assert not _get_current_dispatch_mode_stack()
+            with pytest.raises(error) as kept:  # and with it the frames of the call
+                model(x)
+            assert kept.traceback
+            hook.remove()
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
             model(x) @ x
         assert handle.plan is None
@@ -357,8 +361,13 @@ def test_hooks_and_counters_notice_nothing() -> None:
     nn.utils.parametrizations.weight_norm(model.body[-1])
     model.body[1].register_forward_hook(log)
     _seen_shapes.clear()
-    run = train(model, batches(), budget=2 * MIB)
-    assert run.handle is not None and run.handle.plan is not None
+    updates: list[int] = []
+    everywhere = register_optimizer_step_post_hook(lambda *found: updates.append(1))
+    try:
+        run = train(model, batches(), budget=2 * MIB)
+    finally:
+        everywhere.remove()
+    assert run.handle is not None and run.handle.plan is not None and len(updates) == 5
     assert model.calls == len(model.shapes) == calls == len(_seen_shapes) == len(seen) == 5
     assert norm.num_batches_tracked is not None and norm.num_batches_tracked.item() == 5
     assert all(value == value for value in seen)

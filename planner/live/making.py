@@ -32,7 +32,7 @@ def profile_of(step: Step, timer: SizingTimer) -> Profile:
         InvalidModelError: it has tensors that cannot be fake.
     """
     device = model_device(step.model)
-    with unnoticed(step.model):
+    with unnoticed(step.model, step.optimizer):
         profile = build_fake_profile(step, cost_model_for(device))
     return with_times(with_others(with_sizes(profile, timer), device), timer)
 

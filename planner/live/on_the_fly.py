@@ -100,6 +100,7 @@ class OnTheFly:
             self._use(runtime, model, args)
             return
         self._use(self._recompute, model, args)
+        self._parameters = list(model.parameters())
         self._recording = Recording(model)
         self._recording.entered(args, kwargs)
 

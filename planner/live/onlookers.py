@@ -14,29 +14,39 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.optim.optimizer import (
+    Optimizer,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 
 _TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_GLOBAL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 _CONTAINERS = (list, dict, set, deque)
 
 
 @contextmanager
-def unnoticed(model: nn.Module) -> Iterator[None]:
-    """Let hooks on a model's units run without a trace.
+def unnoticed(model: nn.Module, updater: Optimizer | None = None) -> Iterator[None]:
+    """Let hooks on a model's units run without a trace, and those of optimizers not at all.
 
     Taken back are the contents of lists, dicts, sets and deques, and values that are replaced,
     where a hook reaches them in one step: by its closure, its globals, its arguments or its object.
     """
     tables = [vars(m)[name] for m in model.modules() for name in _TABLES if vars(m).get(name)]
-    before = [dict(table) for table in tables]
+    set_aside = [*_GLOBAL, *(vars(updater)[name] for name in _OPTIMIZERS if updater is not None)]
+    before = [dict(table) for table in (*tables, *set_aside)]
     restorers: list[Callable[[], object]] = []
     for table in tables:
         for key, hook in table.items():
             restorers += _restorers(hook)
             table[key] = _Tolerant(hook)
+    for table in set_aside:
+        table.clear()
     try:
         yield
     finally:
-        for table, hooks in zip(tables, before, strict=True):
+        for table, hooks in zip((*tables, *set_aside), before, strict=True):
             table.update(hooks)
         for restore in restorers:
             restore()

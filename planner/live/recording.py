@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from planner.applier.marks import mark_running_call
+from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.live.script import Script
 from planner.live.sizes import SizingTimer
 from planner.live.writer import ScriptWriter
@@ -45,7 +45,9 @@ class Recording:
     @property
     def goes_on(self) -> bool:
         """Whether the step's backward may still come."""
-        return not self.failed and (self._call is not None or self._writer.is_waited_for)
+        if self._call is not None:  # interrupted ones are no longer there
+            return self._call in marks_on_stack()
+        return not self.failed and self._writer.is_waited_for
 
     def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called."""

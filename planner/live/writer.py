@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from planner.errors import InvalidModelError
+from planner.errors import PlannerError
 from planner.live.script import Action, Ref, Script, autocast_in_force, storage_bytes
 from planner.live.tail import BACKWARDS, TailMode
 from planner.profiler.call import Call
@@ -52,6 +52,7 @@ class ScriptWriter:
         script = self.script
         if not script.calls:
             script.autocast = autocast_dtype(script.device)
+        script.calls.append(Call(args, kwargs).specs())
         self._add(None, args, kwargs)
 
     def model_returned(self, output: Any) -> None:
@@ -119,13 +120,11 @@ class ScriptWriter:
         script = self.script
         try:
             tree = pytree.tree_map_only(torch.Tensor, self._ref, (args, kwargs))
-        except InvalidModelError as error:
-            script.problem = error.what
+        except Exception as error:  # whatever it is, the training goes on
+            script.problem = error.what if isinstance(error, PlannerError) else repr(error)
             return None
         action = Action(func, tree, torch.is_grad_enabled(), autocast_in_force(script.device))
         script.actions.append(action)
-        if func is None:
-            script.calls.append(Call(args, kwargs).specs())
         if len(script.actions) > MOST_ACTIONS:
             script.problem = f"no backward came within {MOST_ACTIONS} calls of torch functions"
         return action
