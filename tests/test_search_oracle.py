@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from planner.graph import Graph, simulate
 from planner.search import floor, search
-from planner.search.exhaustive import all_plans, exhaustive
 from tests.graphs import StepBuilder
+from tests.plan_oracle import all_plans, exhaustive
 
 MIB = 1 << 20
 

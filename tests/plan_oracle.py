@@ -1,10 +1,8 @@
-"""Every plan of a tiny graph, simulated: the tests' oracle.
+"""Every plan of a tiny graph, simulated: as cheap as it gets.
 
-Problem: the same as everywhere in this room. Method: every partition of the blocks into runs, and
-in every run every subset of the values that can be given up, with every subset of the unsaved
-values kept as sources. Exponential; meant for a dozen values.
-
-Optimal: over all plans whose spans are tight and have no cuts.
+Every subset of the values that can be given up, in the spans that the search would make of it, with
+every subset of the unsaved values kept as sources. Exponential; meant for a dozen values. Plans
+whose replays are cut are not among them.
 """
 
 from __future__ import annotations
@@ -12,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from planner.graph.model import Graph
-from planner.graph.simulate import simulate
-from planner.graph.span import IllegalSpanError, Span
+from planner.graph import Graph, IllegalSpanError, Span, simulate
 from planner.search.spans import droppable, tight_spans
 
 
