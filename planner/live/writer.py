@@ -96,6 +96,8 @@ class ScriptWriter:
         except BaseException:
             if action is not None:
                 self.script.actions.remove(action)
+                if func in BACKWARDS and self._mode is not None:
+                    self._mode.close()
             raise
         if action is None:
             return result
