@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from planner.documents import Pins, Plan, Profile
+from planner.documents.progress import Progress
 from planner.errors import StepError
 from planner.planning.capped import NEVER, RAN_OUT, settle_capped
+from planner.planning.measured_wanted import Wanted, check_can_run, wanted
 from planner.planning.offline import from_profile
 from planner.planning.settle import settle
 from planner.planning.stored import check_same_step, given_profile
@@ -89,6 +91,10 @@ def plan(
     shards: int = 1,
     profile: Profile | str | PathLike[str] | None = None,
     search: str = "auto",
+    trials: int | None = None,
+    timeout: float | None = None,
+    storage: str | PathLike[str] | None = None,
+    progress: Callable[[Progress], None] | None = None,
     save: Sequence[str] = (),
     recompute: Sequence[str] = (),
     capped: bool = False,
@@ -107,7 +113,13 @@ def plan(
         profile: a `Profile` or the path of one; by default, when no inputs are given, a stored
             profile of this model is looked for in `profiles/` and in PLANNER_PROFILES. With inputs
             or a step besides, the plan is made from the profile and then run.
-        search: "auto", "dp" or "milp".
+        search: "auto", "dp" or "milp"; "optuna" measures steps under the best plan's neighbours
+            besides, and returns the fastest.
+        trials, timeout: with "optuna", how many plans to measure (50), over all processes of the
+            study, and the seconds after which none is begun. Ctrl-C ends it with the best so far.
+        storage: with "optuna", a journal file ("trials.log") or a URL ("sqlite:///trials.db") from
+            which the study goes on, and which several processes may share.
+        progress: with "optuna", called with a `Progress` after each trial and at the end.
         save: patterns of units whose saved tensors always stay.
         recompute: patterns of units whose saved tensors are always given up.
         capped: run nothing that needs more memory than the budget, the plain step included, and
@@ -121,8 +133,11 @@ def plan(
             it up.
         StalePlanError: the given profile is of another model or of another step.
         UnknownUnitError: a pattern matches no unit.
+        PlannerError: limits of "optuna" without it, or where nothing can be run; its storage
+            cannot be used.
         ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
     """
+    limits = wanted(search, trials, timeout, storage, progress)
     budget = parse_budget(budget_mb)
     before = Plan.load(base) if base is not None and not isinstance(base, Plan) else base
     pins = _pins(before, save, recompute)
@@ -139,6 +154,8 @@ def plan(
             step=step,
             optimizer=make_optimizer(optimizer, model),
         )
+    if limits is not None:
+        check_can_run(made is not None, derived, capped)
     if found is not None:
         check_same_step(found, made, optimizer)
     elif derived and made is not None:
@@ -148,7 +165,7 @@ def plan(
         chosen = from_profile(found, budget_bytes, method=search, pins=pins)
         chosen = replace(chosen, notes=remarks(found))
     elif made is not None:
-        chosen = _run(made, budget, search, pins, capped, found)
+        chosen = _run(made, budget, search, pins, capped, found, limits)
     notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
     return replace(chosen, units=unit_prints(model), notes=tuple(dict.fromkeys(notes)))
 
@@ -183,17 +200,27 @@ def verify(
 
 
 def _run(
-    made: Step, budget: Budget, search: str, pins: Pins, capped: bool, found: Profile | None
+    made: Step,
+    budget: Budget,
+    search: str,
+    pins: Pins,
+    capped: bool,
+    found: Profile | None,
+    limits: Wanted | None,
 ) -> Plan:
     """Plan on the model at hand, from a profile of this very step where there is one."""
     if not capped:
         try:
             found = found or build_profile(made)
         except StepError as error:
-            if not ran_out_of_memory(error):
+            if limits is not None or not ran_out_of_memory(error):
                 raise
         else:
             bytes_ = budget.resolve(found.plain_peak_bytes)
+            if limits is not None:
+                from planner.planning.measured import settle_measured  # imports Optuna
+
+                return settle_measured(made, found, bytes_, limits, pins=pins)
             return settle(made, found, bytes_, method=search, pins=pins)
     reason = NEVER if capped else RAN_OUT
     return settle_capped(made, budget, method=search, pins=pins, reason=reason)

@@ -11,6 +11,7 @@ from planner.cli.console import Console
 from planner.cli.estimating import add_estimate, autocasting, estimate_arguments
 from planner.cli.plotting import add_plot, draw_plan
 from planner.cli.target import load_target
+from planner.cli.trials import add_trials, trial_arguments, trial_bar
 
 if TYPE_CHECKING:
     from planner import Plan
@@ -29,7 +30,10 @@ def add_parser(subcommands: Subcommands) -> None:
         metavar="SIZE",
         help="the most the step may hold: 300MB, 286MiB, 2GB, or 80%% of the plain step's peak",
     )
-    parser.add_argument("--search", default="auto", metavar="NAME", help="algorithm (auto)")
+    parser.add_argument(
+        "--search", default="auto", metavar="NAME", help="auto, dp, milp or optuna (auto)"
+    )
+    add_trials(parser)
     parser.add_argument(
         "--save",
         action="append",
@@ -64,12 +68,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
         target = load_target(args.model)
         profile = None if args.profile is None else planner.Profile.load(args.profile)
         stage("profiling and searching")
-        with autocasting(args, target.model):
+        with autocasting(args, target.model), trial_bar(args, console) as trying:
             plan = planner.plan(
                 target.model,
                 budget_mb=args.budget,
                 profile=profile,
                 search=args.search,
+                **trial_arguments(args, trying),
                 save=tuple(args.save),
                 recompute=tuple(args.recompute),
                 capped=args.capped,

@@ -1,0 +1,83 @@
+"""Arguments and progress of the measured search, for `plan`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from planner.cli.console import Console
+
+if TYPE_CHECKING:
+    from planner.documents.progress import Progress
+
+    Tell = Callable[[Progress], None]
+
+WHY = {
+    "trials": "",
+    "timeout": "out of time, ",
+    "interrupted": "interrupted, ",
+    "exhausted": "nothing is left to learn, ",
+}
+
+
+def add_trials(parser: argparse.ArgumentParser) -> None:
+    """Add --trials, --timeout and --storage."""
+    optuna = parser.add_argument_group("with --search optuna, which measures plans on the step")
+    optuna.add_argument(
+        "--trials", type=int, metavar="N", help="plans to measure, all processes together (50)"
+    )
+    optuna.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="begin no further trial after so long"
+    )
+    optuna.add_argument(
+        "--storage",
+        metavar="FILE|URL",
+        help="go on from, and share, this journal file (trials.log) or sqlite:///trials.db",
+    )
+
+
+def trial_arguments(args: argparse.Namespace, tell: Tell | None) -> dict[str, Any]:
+    """Return the keyword arguments for `planner.plan`."""
+    return {
+        "trials": args.trials,
+        "timeout": args.timeout,
+        "storage": args.storage,
+        "progress": tell,
+    }
+
+
+@contextmanager
+def trial_bar(args: argparse.Namespace, console: Console) -> Iterator[Tell | None]:
+    """Show a bar of trials, and say at the end what they found; nothing for other searches."""
+    if args.search != "optuna":
+        yield None
+        return
+    bar = None
+
+    def tell(progress: Progress) -> None:
+        nonlocal bar
+        bar = bar or console.bar(progress.total)
+        bar.set_description_str(f"trials, best {progress.best_ratio:.3f} of the seed's time")
+        bar.update(progress.done - bar.n)
+        if progress.stopped:
+            bar.close()
+            console.note(outcome(progress))
+
+    try:
+        yield tell
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def outcome(progress: Progress) -> str:
+    """Return what a measured search found, in a sentence."""
+    if progress.stopped == "nothing to search":
+        return "measured search: no segment to move; the plan is the one it would begin with"
+    found = "none is faster than the seed, which is returned"
+    if progress.gain_ratio:
+        found = f"the best takes {progress.gain_ratio:.1%} less time a step than the seed"
+    done = f"{progress.done} of {progress.total} trials"
+    return f"measured search: {WHY[progress.stopped]}{done}, {found}"
