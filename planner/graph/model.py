@@ -56,6 +56,7 @@ class Graph:
         self.births, self.plain_live = _plain_live(profile)
         self.workspaces = _workspaces(profile)
         self._before, self._after = _neighbour_versions(profile.values)
+        self._renewed = _first_strangers(profile.values)
         self._flows = tuple(self._flow(index) for index in range(self.n_ops))
         self._own = own_packs(profile.ops, profile.values, profile.saved)
         self._saved_of, self.packs = _saved_index(profile)
@@ -108,10 +109,14 @@ class Graph:
         return -1 if after is None else self.profile.values[after].op
 
     def made_inside(self, value: int, start: int, stop: int) -> bool:
-        """Return whether replayable ops of [start, stop) made a value and its storage."""
-        maker = self.profile.values[value].op
-        birth = self.profile.storages[self.storage_of(value)].birth
-        return start <= birth <= maker < stop and self._flows[maker] is not NO_FLOW
+        """Return whether replayable ops of [start, stop) made a value, in a storage all theirs."""
+        one = self.profile.values[value]
+        birth = self.profile.storages[one.storage].birth
+        return (
+            start <= birth <= one.op < stop
+            and self._flows[one.op] is not NO_FLOW
+            and one.version < self._renewed.get(one.storage, one.version + 1)
+        )
 
     def outputs(self, op: int) -> tuple[int, ...]:
         """Return what an op made, then what it wrote: the order in which addresses count."""
@@ -193,6 +198,18 @@ def _workspaces(profile: Profile) -> tuple[int, ...]:
         if 0 <= storage.birth == storage.death < len(found) and number not in shown:
             found[storage.birth] += storage.bytes
     return tuple(found)
+
+
+def _first_strangers(values: tuple[Value, ...]) -> dict[int, int]:
+    """Return, by storage, the first version that no replayable op made.
+
+    From then on the storage's content is from outside, whoever writes into it.
+    """
+    first: dict[int, int] = {}
+    for value in values:
+        if value.op < 0:
+            first[value.storage] = min(value.version, first.get(value.storage, value.version))
+    return first
 
 
 def _neighbour_versions(values: tuple[Value, ...]) -> tuple[dict[int, int], dict[int, int]]:

@@ -27,15 +27,15 @@ class Contents:
     def __init__(self) -> None:
         self._sums: dict[int, tuple[int, int]] = {}  # sum, looks left
 
-    def seal(self, slot: int, tensor: torch.Tensor) -> None:
+    def seal(self, slot: int, storage: torch.UntypedStorage) -> None:
         """Take note of what a storage holds now."""
         looks = self._sums[slot][1] - 1 if slot in self._sums else LOOKS
-        if looks > 0 and tensor.untyped_storage().device.type == "cpu":
-            self._sums[slot] = (_sum(tensor), looks)
+        if looks > 0 and storage.device.type == "cpu":
+            self._sums[slot] = (_sum(storage), looks)
         else:
             self._sums.pop(slot, None)
 
-    def changed(self, slot: int, tensor: torch.Tensor) -> bool:
+    def changed(self, slot: int, storage: torch.UntypedStorage) -> bool:
         """Whether a sealed storage holds something else now."""
         found = self._sums.get(slot)
         if found is None:
@@ -44,7 +44,7 @@ class Contents:
         if looks <= 0:
             del self._sums[slot]
             return False
-        now = _sum(tensor)
+        now = _sum(storage)
         self._sums[slot] = (now, looks - 1)
         return now != before
 
@@ -66,7 +66,7 @@ def watch(tensor: torch.Tensor, whole: bool) -> Watch | None:
     if not tensor.is_cpu:
         return None
     fills = whole and tensor.nbytes == tensor.untyped_storage().nbytes()
-    look = _sum if fills else _glance
+    look = _whole if fills else _glance
     return Watch(look, look(tensor))
 
 
@@ -95,8 +95,11 @@ def _glance(tensor: torch.Tensor) -> int:
     )
 
 
-def _sum(tensor: torch.Tensor) -> int:
-    storage = tensor.untyped_storage()
+def _whole(tensor: torch.Tensor) -> int:
+    return _sum(tensor.untyped_storage())
+
+
+def _sum(storage: torch.UntypedStorage) -> int:
     try:
         size, address = storage.nbytes(), storage.data_ptr()
     except RuntimeError:  # there is no memory behind it (a symbolic zero)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from planner.errors import ReplayError
 from planner.replay.content import Contents
 
 Key = tuple[int, int]
@@ -76,6 +77,8 @@ class Flow:
         self.contents = Contents()
         self.gone: set[Key] = set()  # outside values that were overwritten out of sight
         self.outside: dict[Key, tuple[Any, int]] = {}  # tensor, version when read
+        self.relabelled = False  # the same bytes were seen under several meanings
+        self.storages: dict[int, torch.UntypedStorage] = {}  # of outside values, as read
         self._shapes: dict[Key, tuple[object, ...]] = {}  # geometry of the tensor that holds it
 
     def read(self, tensor: torch.Tensor) -> Arg:
@@ -91,15 +94,16 @@ class Flow:
             first = self._renew(slot, tensor)
         elif slot in self.blank:  # BLANK MEMORY
             first = self._renew(slot, tensor)
-        elif self.contents.changed(slot, tensor):  # UNSEEN WRITE
+        elif self.contents.changed(slot, tensor.untyped_storage()):  # UNSEEN WRITE
             self.gone.add((slot, self.version[slot]))
             first = self._renew(slot, tensor)
         return self._arg(slot, tensor, first)
 
     def peek_written(self, tensor: torch.Tensor) -> Arg:
-        """Like `read`, for an argument that the op writes: blank memory stays blank."""
-        slot = self.known.get(tensor.untyped_storage()._cdata)
-        if slot is not None and slot in self.blank:
+        """Like `read`, for an argument that the op overwrites: blank memory stays blank."""
+        storage = tensor.untyped_storage()
+        slot = self.known.get(storage._cdata)
+        if slot is not None and slot in self.blank and not self.contents.changed(slot, storage):
             return self._arg(slot, tensor, False)
         return self.read(tensor)
 
@@ -111,8 +115,7 @@ class Flow:
         slot = self._add(address, tensor, external=False)
         if blank and tensor.untyped_storage().nbytes():
             self.blank.add(slot)
-        else:
-            self.contents.seal(slot, tensor)
+        self.contents.seal(slot, tensor.untyped_storage())
         self._shapes[(slot, 0)] = _shape(tensor)
         return (slot, 0)
 
@@ -125,10 +128,10 @@ class Flow:
         self.bumps[slot] += 1
         new = (slot, self.version[slot])
         if self.external[slot]:  # the result lives outside anyway
-            self._enter(new, tensor, self.base[slot] + self.bumps[slot])
+            self._enter(new, tensor, tensor._version + 1)  # the counter moves when the op returns
         elif old in self._shapes:
             self._shapes[new] = self._shapes[old]
-        self.contents.seal(slot, tensor)
+        self.contents.seal(slot, tensor.untyped_storage())
         return old, new
 
     def wrote_unseen(self, tensor: torch.Tensor) -> None:
@@ -149,7 +152,7 @@ class Flow:
     def _is_gone(self, key: Key) -> bool:
         slot, version = key
         latest = slot < len(self.version) and self.version[slot] == version
-        return key in self.gone or (latest and self.contents.changed(slot, self.outside[key][0]))
+        return key in self.gone or (latest and self.contents.changed(slot, self.storages[slot]))
 
     def roll_back(self, slots: int) -> None:
         """Forget the storages beyond the first `slots`, seen in a comparison that failed."""
@@ -160,6 +163,7 @@ class Flow:
             self.known.pop(pin, None)
             _free_weak(pin)
             self.outside.pop((slot, 0), None)
+            self.storages.pop(slot, None)
 
     def close(self) -> None:
         """Let go of every pin and every held tensor."""
@@ -168,6 +172,7 @@ class Flow:
         self.pins.clear()
         self.known.clear()
         self.outside.clear()
+        self.storages.clear()
 
     def _add(self, address: int, tensor: torch.Tensor, external: bool) -> int:
         slot = len(self.base)
@@ -179,22 +184,25 @@ class Flow:
         self.external.append(external)
         if external:
             self._enter((slot, 0), tensor, tensor._version)
-            self.contents.seal(slot, tensor)
+            self.contents.seal(slot, tensor.untyped_storage())
         return slot
 
     def _enter(self, key: Key, tensor: torch.Tensor, version: int) -> None:
         self.outside[key] = (tensor if self.hold else None, version)
+        if self.hold:
+            self.storages[key[0]] = tensor.untyped_storage()
         self._shapes[key] = _shape(tensor)
 
     def _renew(self, slot: int, tensor: torch.Tensor) -> bool:
         self.blank.discard(slot)
         self.version[slot] += 1
+        self.external[slot] = True
         self._enter((slot, self.version[slot]), tensor, tensor._version)
-        self.contents.seal(slot, tensor)
+        self.contents.seal(slot, tensor.untyped_storage())
         return True
 
     def _arg(self, slot: int, tensor: torch.Tensor, first: bool) -> Arg:
-        bits = int(tensor.is_conj()) + 2 * int(tensor.is_neg())
+        bits = bits_of(tensor)
         direct = not bits and self._shapes.get((slot, self.version[slot])) == _shape(tensor)
         return Arg(
             slot,
@@ -218,8 +226,18 @@ def pin(tensor: torch.Tensor) -> int:
 
 
 def _shape(tensor: torch.Tensor) -> tuple[object, ...]:
-    bits = tensor.is_conj() or tensor.is_neg()
-    return (tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, bits)
+    return (
+        tensor.size(),
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.dtype,
+        bits_of(tensor),
+    )
+
+
+def bits_of(tensor: torch.Tensor) -> int:
+    """Return 1 for a conjugated view, plus 2 for a negated one."""
+    return int(tensor.is_conj()) + 2 * int(tensor.is_neg())
 
 
 def copy_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -234,19 +252,31 @@ def rebuild(base: torch.Tensor, arg: Arg) -> Any:
     if arg.direct:
         return base
     if base.dtype is arg.dtype and not base.is_conj() and not base.is_neg():
-        view = base.as_strided(arg.size, arg.stride, arg.offset)
-    else:
-        _check_extent(base, arg)
-        view = torch.empty(0, dtype=arg.dtype, device=base.device)
-        view.set_(base.untyped_storage(), arg.offset, arg.size, arg.stride)
-    if arg.bits & 1:
+        return _with_bits(base.as_strided(arg.size, arg.stride, arg.offset), arg.bits)
+    return on_storage(base.untyped_storage(), arg)
+
+
+def on_storage(storage: torch.UntypedStorage, arg: Arg) -> torch.Tensor:
+    """Return the view `arg` of a storage."""
+    _check_extent(storage, arg)
+    view = torch.empty(0, dtype=arg.dtype, device=storage.device)
+    return _with_bits(view.set_(storage, arg.offset, arg.size, arg.stride), arg.bits)
+
+
+def _with_bits(view: torch.Tensor, bits: int) -> torch.Tensor:
+    if bits & 1:
         view = torch._conj(view)
-    return torch._neg_view(view) if arg.bits & 2 else view
+    return torch._neg_view(view) if bits & 2 else view
 
 
-def _check_extent(base: torch.Tensor, arg: Arg) -> None:
+def _check_extent(storage: torch.UntypedStorage, arg: Arg) -> None:
     """`set_` would grow a storage that is too small; refuse instead."""
     last = arg.offset + sum((n - 1) * s for n, s in zip(arg.size, arg.stride, strict=True) if n)
     need = (last + 1) * arg.dtype.itemsize if 0 not in arg.size else 0
-    if need > base.untyped_storage().nbytes():
-        raise RuntimeError(f"storage of {base.untyped_storage().nbytes()} bytes, {need} needed")
+    if need > storage.nbytes():
+        raise ReplayError(
+            "a tensor that a replay made is smaller than the one that backward needs",
+            numbers=f"{storage.nbytes()} bytes made, {need} needed",
+            cause="a setting that shapes results (the default dtype) changed within a segment",
+            fix="exclude the unit from the plan: planner.plan(..., save=[...])",
+        )

@@ -12,20 +12,23 @@ from typing import Any
 
 import torch
 
-from planner.replay.flow import PLAIN, Arg
+from planner.replay.content import Watch, watch
+from planner.replay.flow import PLAIN, Arg, Key, bits_of
+from planner.replay.program import Program
 from planner.replay.recipe import Recipe
 from planner.replay.record import SKIP, Many, OpRecord
 from planner.replay.traits import traits_of
 from planner.replay.writer import TapeWriter, all_on_tape
 
 _NUMBERS = (int, float)
-_COMPARED = (int, float, bool, str, list)
+_COMPARED = (int, float, bool, str)
 
 
 class Matcher(TapeWriter):
     """Compares a run with a recorded one.
 
     Attributes:
+        program: the recorded run that is followed, if any.
         known, base, pins: the flow's own lists (slots by address, version bases, pins).
         at: number of the op that comes next.
     """
@@ -34,6 +37,8 @@ class Matcher(TapeWriter):
         super().__init__(recipe)
         self.known, self.base, self.pins = self.flow.known, self.flow.base, self.flow.pins
         self.at = 0
+        self.program: Program | None = None
+        self.seen: dict[Key, Watch | None] = {}  # sources, when they were first read
 
     def same(self, record: OpRecord, types: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
         """Whether this op is the recorded one; takes note of what comes from outside."""
@@ -47,6 +52,11 @@ class Matcher(TapeWriter):
             return False  # no tensor, or one without storage or version
 
     def _same_op(self, record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> bool:
+        if record.relabelled and not (
+            _same_bits(record.args, args)
+            and _same_bits(tuple(a for _, a in record.kwargs), tuple((kwargs or {}).values()))
+        ):
+            return False
         expected = record.args
         if len(expected) != len(args):
             return False
@@ -66,6 +76,7 @@ class Matcher(TapeWriter):
                     or got.stride() != wanted[3]
                     or got.storage_offset() != wanted[4]
                     or got._version - base[slot] != wanted[6]
+                    or got.dtype is not wanted[5]
                 ):
                     return False
             elif wanted is not got and not (
@@ -118,8 +129,16 @@ class Matcher(TapeWriter):
             return False
         if isinstance(got, torch.Generator):
             return isinstance(wanted, torch.Generator)
+        if type(wanted) is list:
+            return (
+                type(got) is list
+                and len(got) == len(wanted)
+                and all(self._same_constant(w, g) for w, g in zip(wanted, got, strict=True))
+            )
         if type(wanted) is not type(got) or wanted != got:
             return False
+        if type(got) is complex:
+            return repr(wanted) == repr(got)
         return type(got) is not float or copysign(1.0, wanted) == copysign(1.0, got)
 
     def _same_tensor(self, wanted: Arg, got: torch.Tensor) -> bool:
@@ -132,6 +151,7 @@ class Matcher(TapeWriter):
             and got.stride() == wanted[3]
             and got.storage_offset() == wanted[4]
             and got._version - self.base[slot] == wanted[6]
+            and got.dtype is wanted[5]
         )
 
     def _same_outside(self, wanted: Arg, got: torch.Tensor, slot: int | None) -> bool:
@@ -143,8 +163,7 @@ class Matcher(TapeWriter):
             or got.storage_offset() != wanted.offset
             or got.dtype is not wanted.dtype
             or got.device != wanted.device
-            or got.is_conj() != bool(wanted.bits & 1)
-            or got.is_neg() != bool(wanted.bits & 2)
+            or bits_of(got) != wanted.bits
             or got.is_inference()
         ):
             return False
@@ -157,7 +176,11 @@ class Matcher(TapeWriter):
             self.base.append(got._version)
         elif slot != wanted.slot or got._version - self.base[slot] != wanted.counter:
             return False
-        self.flow.outside[(wanted.slot, wanted.version)] = (got, got._version)
+        key = (wanted.slot, wanted.version)
+        self.flow.outside[key] = (got, got._version)
+        self.flow.storages[wanted.slot] = got.untyped_storage()
+        if key in self.program.source_uses:  # type: ignore[union-attr]  # while following
+            self.seen[key] = watch(got, whole=False)
         return True
 
     def _override(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -172,9 +195,18 @@ class Matcher(TapeWriter):
         if type(tensor) not in PLAIN:
             return False
         try:
-            return self._same_tensor(wanted, tensor)
+            return self._same_tensor(wanted, tensor) and bits_of(tensor) == wanted.bits
         except (RuntimeError, NotImplementedError):
             return False
+
+
+def _same_bits(wanted: Any, got: Any) -> bool:
+    """Whether tensors are read conjugated or negated as they were."""
+    if type(wanted) is Arg:
+        return isinstance(got, torch.Tensor) and bits_of(got) == wanted.bits
+    if isinstance(wanted, (Many, tuple)) and isinstance(got, (list, tuple)):
+        return all(_same_bits(w, g) for w, g in zip(wanted, got, strict=False))
+    return True
 
 
 def _number(recorded: Any, now: Any) -> Any:

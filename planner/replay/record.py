@@ -13,7 +13,7 @@ import torch
 
 from planner.replay.flow import PLAIN, Arg, Flow, Key
 from planner.replay.slicing import FlowOp
-from planner.replay.traits import TRAINING_FLAG, Traits, traits_of
+from planner.replay.traits import Traits, traits_of
 
 
 class Many(tuple[Any, ...]):
@@ -55,7 +55,9 @@ class OpRecord:
         keep: values made here that the plan keeps.
         opaque: not replayable; only its place in the order is recorded.
         outside_writes: new values written into storages from outside.
+        relabelled: the same bytes have been seen under several meanings: look twice.
         slots: number of storages known before the op.
+        touched: slots that an opaque op was given, and may have written.
         choices: kernel choices in force where they were not those of the segment's opening.
         again: (func, args, kwargs) to run at replay where it is not the op itself.
         call: the op's entry point without the overload's Python layer.
@@ -83,7 +85,9 @@ class OpRecord:
         "plain",
         "random",
         "reads",
+        "relabelled",
         "slots",
+        "touched",
         "writes",
     )
 
@@ -102,10 +106,12 @@ class OpRecord:
     keep: tuple[Key, ...]
     opaque: bool
     outside_writes: tuple[Key, ...]
+    relabelled: bool
     slots: int
+    touched: tuple[int, ...]
     again: tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]] | None
     call: Any
-    choices: tuple[bool, ...] | None
+    choices: tuple[Any, ...] | None
     plain: bool
     many_outs: bool
 
@@ -168,6 +174,32 @@ def build_tree(tree: Any, tensor: Callable[[Arg], Any]) -> Any:
     return None if tree is SKIP else tree
 
 
+def args_of(record: OpRecord) -> list[Arg]:
+    """Return the tensors that an op was given, as recorded."""
+    found: list[Arg] = []
+
+    def walk(tree: Any) -> None:
+        if type(tree) is Arg:
+            found.append(tree)
+        elif isinstance(tree, Many):
+            for item in tree:
+                walk(item)
+
+    for tree in (*record.args, *(tree for _, tree in record.kwargs)):
+        walk(tree)
+    return found
+
+
+def on_tape(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's storage and version can be told: plain, strided, no inference."""
+    return (
+        type(tensor) in PLAIN
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_inference()
+    )
+
+
 def write_record(
     flow: Flow,
     func: Any,
@@ -180,7 +212,8 @@ def write_record(
     written_ids = {id(t) for t in written}
 
     def read(tensor: torch.Tensor) -> Arg:
-        return flow.peek_written(tensor) if id(tensor) in written_ids else flow.read(tensor)
+        first = traits.overwrites and id(tensor) in written_ids
+        return flow.peek_written(tensor) if first else flow.read(tensor)
 
     reads: dict[Key, None] = {}
     record = blank_record(flow, func)
@@ -190,6 +223,9 @@ def write_record(
     )
     record.kwargs = tuple((name, record_tree(a, read, reads)) for name, a in kwargs.items())
     record.reads = () if traits.blank else tuple(reads)  # blank memory depends on nothing
+    if traits.relabels or any(a.bits or a.dtype.is_complex for a in args_of(record)):
+        flow.relabelled = True
+    record.relabelled = flow.relabelled
     record.random = traits.random
     record.generator = _generator(args, kwargs)
     return record, written
@@ -200,8 +236,8 @@ def blank_record(flow: Flow, func: Any) -> OpRecord:
     record = OpRecord()
     record.func = func
     record.args = record.kwargs = record.reads = record.outs = record.makes = record.writes = ()
-    record.keep = record.outside_writes = record.hidden = ()
-    record.random = record.opaque = False
+    record.keep = record.outside_writes = record.hidden = record.touched = ()
+    record.random = record.opaque = record.relabelled = False
     record.generator = None
     record.device = torch.device("cpu")
     record.address = ""
@@ -222,14 +258,15 @@ def finish_record(
 ) -> None:
     """Add what the op made and wrote, after it ran."""
     record.writes = tuple(flow.wrote(t) for t in _distinct_storages(written))
+    if torch.Tag.inplace_view in record.func.tags:  # `t_`: the tensor has another geometry now
+        flow.forget_shapes(new for _, new in record.writes)
     record.outside_writes = tuple(n for _, n in record.writes if flow.external[n[0]])
     outs: list[int] = []
     makes: list[Key] = []
     device: torch.device | None = None
     for tensor in tensors_in(out):
         device = device or tensor.device
-        strided = type(tensor) in PLAIN and tensor.layout is torch.strided
-        key = flow.made(tensor, traits.blank) if strided else None
+        key = flow.made(tensor, traits.blank) if on_tape(tensor) else None
         outs.append(-1 if key is None else key[0])
         if key is not None:
             makes.append(key)
@@ -248,7 +285,10 @@ def finish_record(
 
 
 def _hidden(traits: Traits, args: tuple[Any, ...]) -> tuple[int, ...]:
-    if not traits.hidden_writes or len(args) <= TRAINING_FLAG or args[TRAINING_FLAG] is not True:
+    flag = traits.hidden_flag
+    if not traits.hidden_writes or (
+        flag is not None and (len(args) <= flag or args[flag] is not True)
+    ):
         return ()
     return tuple(p for p in traits.hidden_writes if isinstance(args[p], torch.Tensor))
 

@@ -12,7 +12,6 @@ goes when autograd releases the node that saved it.
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +72,7 @@ class SegmentState:
         "done",
         "left",
         "lock",
+        "made",
         "memo",
         "name",
         "open_tape",
@@ -96,6 +96,7 @@ class SegmentState:
         self.rng: dict[int, torch.Tensor] = {}
         self.overrides: dict[int, tuple[Any, Any]] = {}
         self.memo: dict[Key, torch.Tensor] = {}
+        self.made: dict[Key, int] = {}  # versions of what is in `memo`
         self.left: dict[Key, int] = {}
         self.served: dict[Key, int] = {}
         self.source_uses: dict[Key, int] = {}
@@ -119,6 +120,8 @@ class SegmentState:
         """Return the tensor that a handle stands for, replaying its group if need be."""
         key = (arg[0], arg[1])
         base = self.memo.get(key)
+        if base is not None and base._version != self.made[key]:
+            raise self._spoiled(base, self.made[key])
         if base is not None and not self.served:
             there: torch.Tensor = rebuild(base, arg)
             return there
@@ -130,6 +133,16 @@ class SegmentState:
             if self.served:
                 self._count_serving(key)
             return view
+
+    def _spoiled(self, base: torch.Tensor, made: int) -> ReplayError:
+        return ReplayError(
+            f"segment {self.name}: a tensor of shape {tuple(base.shape)} that backward needs was "
+            "modified in place during backward",
+            numbers=f"version {base._version} found, version {made} expected",
+            cause="a backward function or a hook wrote into a tensor that autograd had saved",
+            fix="clone the tensor before writing",
+            unit=self.name,
+        )
 
     def _make(self, key: Key) -> torch.Tensor:
         if self.program is None:
@@ -165,6 +178,7 @@ class SegmentState:
         for key in group.makes:
             if self.left.get(key, 0) > 0 or self.cell_uses.get(key, 0) > 0:
                 self.memo[key] = env[key]
+                self.made[key] = env[key]._version
                 if keep_graph:
                     self.served[key] = 0
 
@@ -288,14 +302,16 @@ class SegmentState:
             args, kwargs = self.overrides.get(number, (record.args, record.kwargs))
         built = [build_tree(a, tensor) for a in args]
         named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
-        if record.random:
-            func = partial(_redraw, record, state=self.rng[number])
-        if record.choices is not None:
-            func = partial(run_below, record.choices, func)
-        return func(*built, **named)
+
+        def run() -> Any:
+            if record.random:
+                return _redraw(record, built, named, self.rng[number])
+            return func(*built, **named)
+
+        return run() if record.choices is None else run_below(record.choices, run)
 
 
-def _redraw(record: OpRecord, *args: Any, state: torch.Tensor, **kwargs: Any) -> Any:
+def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:
     """Run a random op on the generator state that the forward drew from."""
     where = record.generator
     if where is None:

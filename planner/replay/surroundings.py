@@ -23,40 +23,54 @@ def _set_deterministic(value: bool) -> None:
     torch._C._set_deterministic_algorithms(value, warn_only=warn_only)
 
 
-_SETTINGS: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
     (torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark),
     (torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic),
     (torch._C._get_deterministic_algorithms, _set_deterministic),
+    (torch.get_default_dtype, torch.set_default_dtype),
 )
 
 
-def choices() -> tuple[bool, ...]:
+def choices() -> tuple[Any, ...]:
     """Return the settings in force by which torch picks kernels."""
     return tuple(get() for get, _ in _SETTINGS)
 
 
-def run_below(wanted: tuple[bool, ...], work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+def run_below(wanted: tuple[Any, ...], work: Callable[..., T], *args: Any) -> T:
     """Call `work` without autograd and without autocast, under these kernel choices.
 
     The ops of a tape already are what autocast made of them. Gradients count as on all the same:
     some kernels ask (oneDNN's LSTM fills its workspace only then), and backward runs with them off.
     """
-    before, grad = choices(), torch.is_grad_enabled()
+    before, grad, levels = choices(), torch.is_grad_enabled(), _batching_levels()
     try:
         torch._C._set_grad_enabled(True)
+        for _ in range(levels):
+            torch._C._vmapmode_decrement_nesting()
         if wanted != before:
             _put(wanted)
         with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-            return work(*args, **kwargs)
+            return work(*args)
     finally:
+        for _ in range(levels):
+            torch._C._vmapmode_increment_nesting()
         torch._C._set_grad_enabled(grad)
         if wanted != before:
             _put(before)
 
 
-def _put(values: tuple[bool, ...]) -> None:
+def _batching_levels() -> int:
+    """How deep backward is in `is_grads_batched`, which refuses random ops: a replay is not in it,
+    since what it makes is the same for the whole batch of gradients.
+    """
+    levels = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    return int(levels)
+
+
+def _put(values: tuple[Any, ...]) -> None:
     for (_, put), value in zip(_SETTINGS, values, strict=True):
         put(value)
 

@@ -17,12 +17,12 @@ from planner.errors import ReplayError
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
 from planner.replay.content import watch
-from planner.replay.flow import Key
+from planner.replay.flow import Key, on_storage
 from planner.replay.launches import LAUNCH
 from planner.replay.matcher import Matcher
 from planner.replay.program import Program
 from planner.replay.recipe import Recipe
-from planner.replay.record import OpRecord, tensors_in, written_tensors
+from planner.replay.record import OpRecord, args_of, tensors_in, written_tensors
 from planner.replay.slicing import slice_segment
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
 from planner.replay.state import OVERWRITTEN, Handle, SegmentState, Source
@@ -106,7 +106,7 @@ class Tape(Matcher):
             finding = audit(self.state, program, self.originals)
             if finding is not None:
                 self.recipe.findings.append(finding)
-        for held in (self.kept, self.copies, self.originals):
+        for held in (self.kept, self.copies, self.originals, self.seen):
             held.clear()
         self.flow.close()
         del self.state  # autograd's nodes hold this tape's hooks; they must not hold the sources
@@ -116,9 +116,24 @@ class Tape(Matcher):
         copy = self.copies.get(key)
         if copy is not None:
             return Source(copy, None, None)
-        tensor, version = self.kept.get(key) or self.flow.outside[key]
-        tensor = tensor.detach()  # also of a leaf: its `.data` may be replaced
-        return Source(tensor, version, watch(tensor, whole=recorded))
+        kept = self.kept.get(key)
+        if kept is not None:
+            tensor, version = kept[0].detach(), kept[1]
+            return Source(tensor, version, watch(tensor, whole=recorded))
+        tensor, version = self.flow.outside[key]
+        storage = self.flow.storages[key[0]]
+        if tensor.untyped_storage()._cdata == storage._cdata:
+            tensor = tensor.detach()  # also of a leaf: its `.data` may be replaced later
+        else:  # it has been replaced already
+            tensor = self._as_read(key, storage)
+            version = tensor._version
+        return Source(tensor, version, self.seen.get(key) or watch(tensor, whole=recorded))
+
+    def _as_read(self, key: Key, storage: torch.UntypedStorage) -> torch.Tensor:
+        program = self.program
+        records = program.records if program is not None else self.records
+        arg = next(a for r in records for a in args_of(r) if a.key == key)
+        return on_storage(storage, arg)
 
     # -- every op -----------------------------------------------------------------------------
 
@@ -174,6 +189,9 @@ class Tape(Matcher):
             self._note_outside_writes(record, args, kwargs)
         if record.keep:
             self.keep(record, args, kwargs, out)
+        if record.writes and traits_of(record.func).unversioned:
+            written = written_tensors(traits_of(record.func), args, kwargs or {})
+            torch.autograd.graph.increment_version(written)
         return out
 
     def kernel_launched(self) -> None:

@@ -14,15 +14,16 @@ import torch
 SEEN_NAMESPACES = frozenset({"aten", "prims"})
 """Ops of other namespaces are opaque: they may draw or write in ways that no schema tells."""
 
-UNDECLARED_WRITES: dict[str, tuple[int, ...]] = {
-    "aten::native_batch_norm": (3, 4),
-    "aten::cudnn_batch_norm": (3, 4),
-    "aten::miopen_batch_norm": (3, 4),
+UNDECLARED_WRITES: dict[str, tuple[tuple[int, ...], int | None]] = {
+    "aten::native_batch_norm": ((3, 4), 5),
+    "aten::cudnn_batch_norm": ((3, 4), 5),
+    "aten::miopen_batch_norm": ((3, 4), 5),
+    "aten::batch_norm_update_stats": ((1, 2), None),
+    "aten::batch_norm_gather_stats": ((3, 4), None),
+    "aten::batch_norm_gather_stats_with_counts": ((3, 4), None),
 }
-"""Argument positions of running statistics that these kernels update in training, undeclared."""
-
-TRAINING_FLAG = 5
-"""Position of `training` in the schemas of UNDECLARED_WRITES."""
+"""Positions of running statistics that these kernels update without declaring it, and of the
+argument that tells whether they do (none: always)."""
 
 _BLANK = frozenset(
     {
@@ -40,6 +41,33 @@ _RELABELS = frozenset(
 )
 """Views that change what the bytes mean. A tape notes them, so that a followed run need not look
 at dtype and conjugate bits of every tensor (`aten::view.dtype` is noted for the same reason)."""
+_OVERWRITES = frozenset(
+    {
+        "aten::copy_",
+        "aten::fill_",
+        "aten::zero_",
+        "aten::normal_",
+        "aten::uniform_",
+        "aten::random_",
+        "aten::bernoulli_",
+        "aten::exponential_",
+        "aten::geometric_",
+        "aten::cauchy_",
+        "aten::log_normal_",
+        "aten::scatter_",
+        "aten::index_copy_",
+        "aten::index_fill_",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::put_",
+        "aten::masked_fill_",
+        "aten::masked_scatter_",
+        "aten::fill_diagonal_",
+        "aten::_foreach_copy_",
+        "aten::_foreach_zero_",
+    }
+)
+"""In-place ops that may be the first to write blank memory. All others read what they write."""
 _REWIRES = ("aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_")
 
 
@@ -55,6 +83,10 @@ class Traits:
         random: draws from a generator.
         blank: returns memory with undefined content (`empty`).
         hidden_writes: positions written without the schema saying so (batch norm statistics).
+        hidden_flag: position of the argument that tells whether they are written, if there is one.
+        overwrites: may be the first to write blank memory; else it reads what it writes.
+        relabels: returns a view that changes what the bytes mean.
+        unversioned: writes without moving version counters while a dispatch mode is on.
     """
 
     passthrough: bool
@@ -63,10 +95,14 @@ class Traits:
     keyword_writes: tuple[str, ...]
     random: bool
     blank: bool
-    hidden_writes: tuple[int, ...]
+    hidden_writes: tuple[int, ...] = ()
+    hidden_flag: int | None = None
+    overwrites: bool = False
+    relabels: bool = False
+    unversioned: bool = False
 
 
-_OPAQUE = Traits(False, True, (), (), False, False, ())
+_OPAQUE = Traits(False, True, (), (), False, False)
 _cache: dict[int, Traits] = {}
 _alive: list[Any] = []  # keeps the ops whose ids are cache keys
 
@@ -97,17 +133,23 @@ def _read(func: Any) -> Traits:
         if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
     )
     mutable = bool(writes or keyword_writes)
+    hidden, flag = UNDECLARED_WRITES.get(schema.name, ((), None))
+    views = not mutable and (_only_views(schema) or schema.name in _ALIASES_UNDECLARED)
+    relabels = schema.name in _RELABELS or (
+        schema.name == "aten::view" and schema.overload_name == "dtype"
+    )
     return Traits(
-        passthrough=not mutable
-        and (_only_views(schema) or schema.name in _ALIASES_UNDECLARED)
-        and schema.name not in _RELABELS
-        and not (schema.name == "aten::view" and schema.overload_name == "dtype"),
+        passthrough=views and not relabels,
         opaque=func.namespace not in SEEN_NAMESPACES or schema.name in _REWIRES,
         writes=writes,
         keyword_writes=keyword_writes,
         random=torch.Tag.nondeterministic_seeded in func.tags,
         blank=schema.name in _BLANK and not mutable,
-        hidden_writes=UNDECLARED_WRITES.get(schema.name, ()),
+        hidden_writes=hidden,
+        hidden_flag=flag,
+        overwrites=bool(keyword_writes) or schema.name in _OVERWRITES,
+        relabels=relabels,
+        unversioned=mutable and schema.name.startswith("aten::_foreach_"),
     )
 
 

@@ -16,10 +16,11 @@ from planner.replay.launches import LAUNCH, watch_launches
 from planner.replay.program import Pack, Program, compile_program
 from planner.replay.recipe import Namer, Recipe
 from planner.replay.record import (
-    Many,
     OpRecord,
+    args_of,
     blank_record,
     finish_record,
+    on_tape,
     tensors_in,
     write_record,
     written_tensors,
@@ -82,6 +83,8 @@ class TapeWriter(TorchDispatchMode):
         out = func(*args, **kwargs)
         finish_record(self.flow, record, traits, written, args, out)
         self._note(record, args, kwargs, out)
+        if traits.unversioned:
+            torch.autograd.graph.increment_version(written)
         return out
 
     def _note(self, record: OpRecord, args: Any, kwargs: Any, out: Any) -> None:
@@ -122,6 +125,8 @@ class TapeWriter(TorchDispatchMode):
                 self.flow.wrote_unseen(tensor)
         if self.namer is not None:
             record.address = self.namer(str(func), "")
+        slots = (self.flow.known.get(t.untyped_storage()._cdata) for t in tensors)
+        record.touched = tuple(slot for slot in slots if slot is not None)
         self.records.append(record)
         return out
 
@@ -198,15 +203,18 @@ class TapeWriter(TorchDispatchMode):
         count = len(flow.base)
         flow.bumps = [0] * count
         flow.version = [0] * count
-        flow.external = [(slot, 0) in flow.outside for slot in range(count)]
+        strangers = {slot for slot, _ in flow.outside}
+        flow.external = [slot in strangers for slot in range(count)]
         for pack in self.packs:
             self._catch_up(pack.arg)
         for record in self.records:
             if record.func is LAUNCH:
                 flow.blank.update(range(record.slots))
+            elif record.opaque:
+                flow.blank.update(record.touched)
             elif traits_of(record.func).blank:
                 flow.blank.update(slot for slot, _ in record.makes)
-            for arg in _args_of(record):
+            for arg in args_of(record):
                 self._catch_up(arg)
             for old, new in record.writes:
                 flow.blank.discard(new[0])
@@ -258,11 +266,6 @@ def kept(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     return without_graph(tensor), tensor._version
 
 
-def on_tape(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's storage and version can be told: plain, strided, no inference."""
-    return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_inference()
-
-
 def all_on_tape(args: Any, kwargs: Any) -> bool:
     """Whether all tensors among an op's arguments are `on_tape`."""
     return all(on_tape(t) for t in tensors_in((args, kwargs)))
@@ -294,18 +297,3 @@ def _same_bytes(storage: torch.UntypedStorage, old: torch.UntypedStorage) -> boo
     a = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     b = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old)
     return torch.equal(a, b)
-
-
-def _args_of(record: OpRecord) -> list[Arg]:
-    found: list[Arg] = []
-
-    def walk(tree: Any) -> None:
-        if type(tree) is Arg:
-            found.append(tree)
-        elif isinstance(tree, Many):
-            for item in tree:
-                walk(item)
-
-    for tree in (*record.args, *(tree for _, tree in record.kwargs)):
-        walk(tree)
-    return found
