@@ -271,6 +271,29 @@ def test_the_model_is_called_twice_in_a_step() -> None:
     assert run.handle.plan.step.root_calls == 2
 
 
+def test_the_model_calls_itself() -> None:
+    class Refining(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.back = stack(), nn.Linear(8, 32)
+
+        def forward(self, x: torch.Tensor, again: bool = True) -> torch.Tensor:
+            if again:
+                with torch.no_grad():
+                    self(torch.cat([x, x]), again=False)
+                x = x + self.back(self(x[:64], again=False).repeat(2, 1))
+            found: torch.Tensor = self.body(x)
+            return found
+
+    def run(budget: int | None = None) -> Run:
+        torch.manual_seed(0)
+        return train(Refining(), batches(), budget=budget)
+
+    plain = run()
+    budget = budget_of(plain, 0.8)
+    check(run(budget), plain, budget)
+
+
 def test_the_model_sits_inside_a_module() -> None:
     class Task(nn.Module):
         def __init__(self) -> None:

@@ -8,27 +8,25 @@ did not count with (larger inputs, gradients that persist, another optimizer) as
 
 from __future__ import annotations
 
-import warnings
-import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from planner.applier.gates import RootEnterGate, install
+from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.applier.runtime import Runtime
 from planner.documents import Plan
-from planner.errors import PlannerError
 from planner.live.blocks import recompute_all
 from planner.live.gates import LiveEnterGate, LiveExitGate
 from planner.live.making import plan_from, profile_of
+from planner.live.news import News, out_of_sight
 from planner.live.recording import Record, Recording
 from planner.live.situation import Situation, situation_of
 from planner.live.step import RecordedStep
+from planner.live.updates import Updates, state_tensors
 from planner.profiler.call import Call
-from planner.profiler.storages import tensors_in
 from planner.units import Budget
 
 MOST_KEPT = 16
@@ -54,7 +52,6 @@ class OnTheFly:
     def __init__(self, model: nn.Module, budget: Budget) -> None:
         self.plan: Plan | None = None
         self._budget = budget
-        self._model = weakref.ref(model)
         self._parameters = list(model.parameters())
         self._recompute = Runtime(recompute_all(model))
         self.runtime = self._recompute
@@ -62,12 +59,14 @@ class OnTheFly:
         self._known: list[_Known] = []
         self._records: list[Record] = []
         self._recording: Recording | None = None
-        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
-        self._said: set[str] = set()
+        self._updates = Updates(model, self.updated)
+        self._news = News()
         self._busy = False
+        self._call: int | None = None  # mark of the training call that is under way
+        self._depth = 0
         enter = model.register_forward_pre_hook(LiveEnterGate(self), prepend=True, with_kwargs=True)
         leave = model.register_forward_hook(LiveExitGate(self), always_call=True)
-        self._hooks: list[Any] = [enter, leave, _watch_optimizers(self)]
+        self._hooks: list[Any] = [enter, leave, self._updates]
 
     @property
     def replayed_ops(self) -> int:
@@ -86,15 +85,49 @@ class OnTheFly:
 
     def entered(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called. Evaluation, and what runs within backward, is left alone."""
-        if self._busy or not _trains(model):
+        if self._busy:
             return
+        if self._call is not None and self._call in marks_on_stack():  # by itself
+            self._depth += 1
+            return
+        self._call = None
+        if _trains(model):
+            self._call, self._depth = mark_running_call(self._gone), 1
+            self._step_begins(model, args, kwargs)
+
+    def left(self, output: Any) -> None:
+        """The model's call returned or, without an output, raised."""
+        if self._busy or self._call is None:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self._call = None
+            if self._recording is not None:
+                self._recording.left(output)
+
+    def _gone(self, mark: int) -> None:
+        """The frame of a call is gone; if the call was not left, it was interrupted."""
+        if mark == self._call:
+            self._call = None
+            if self._recording is not None:
+                self._recording.left(None)
+
+    def updated(self) -> None:
+        """An optimizer of the model has made its update."""
+        if self._recording is not None and not self._busy:
+            self._recording.step_over()
+
+    # -- plans --------------------------------------------------------------------------------
+
+    def _step_begins(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run the step, or what is left of it, under the plan for it, or record it."""
         recording = self._recording
-        if recording is not None and recording.goes_on and not recording.is_whole:
+        if recording is not None and recording.goes_on:
             recording.entered(args, kwargs)
             return
         if recording is not None:
             self._end_recording(recording)
-        now = situation_of(Call(args, kwargs).specs(), self._parameters, self._optimizers)
+        now = situation_of(Call(args, kwargs).specs(), self._parameters, self._updates.ids())
         runtime = self._runtime_for(model, now)
         if runtime is not None:
             self._use(runtime, model, args)
@@ -103,27 +136,6 @@ class OnTheFly:
         self._parameters = list(model.parameters())
         self._recording = Recording(model)
         self._recording.entered(args, kwargs)
-
-    def left(self, output: Any) -> None:
-        """The model's call is over."""
-        if self._recording is not None and not self._busy:
-            self._recording.left(output)
-
-    def updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """Some optimizer has made its update."""
-        if self._busy or id(optimizer) in self._optimizers:
-            known = self._optimizers.get(id(optimizer))
-            if known is not None and self._recording is not None:
-                self._recording.step_over()
-            return
-        mine = {id(parameter) for parameter in self._parameters}
-        groups = optimizer.param_groups
-        if any(id(parameter) in mine for group in groups for parameter in group["params"]):
-            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
-            if self._recording is not None:
-                self._recording.step_over()
-
-    # -- plans --------------------------------------------------------------------------------
 
     def _runtime_for(self, model: nn.Module, now: Situation) -> Runtime | None:
         """The runtime that serves in this situation, made from a record if need be."""
@@ -137,7 +149,7 @@ class OnTheFly:
                 self._known = [*self._known, _Known(wanted, runtime)][-MOST_KEPT:]
                 return runtime
         if self._known and not any(k.situation.covers_shapes(now) for k in self._known):
-            self._say(_larger(now))
+            self._news.larger(now)
         return None
 
     def _counting(self, record: Record, now: Situation) -> Situation:
@@ -152,15 +164,11 @@ class OnTheFly:
         self._busy = True
         try:
             if record.script.problem:
-                raise PlannerError(
-                    "the recorded step cannot be planned from",
-                    cause=record.script.problem,
-                    fix="plan from inputs: planner.plan(model, budget_mb=..., inputs=...)",
-                )
+                raise out_of_sight(record.script.problem)
             step = self._step(model, record, wanted)
             self.plan = plan_from(profile_of(step, record.timer), self._budget, step)
         except Exception as error:
-            self._say(_unplanned(model, error))
+            self._news.unplanned(model, error)
             return self._recompute
         finally:
             self._busy = False
@@ -168,9 +176,8 @@ class OnTheFly:
 
     def _step(self, model: nn.Module, record: Record, wanted: Situation) -> RecordedStep:
         """The recorded step, its update by the largest optimizer; the state of others counts."""
-        alive = [found for ref in self._optimizers.values() if (found := ref()) is not None]
-        by_size = sorted(alive, key=_state_bytes)
-        others = [list(tensors_in(other.state.values())) for other in by_size[:-1]]
+        by_size = self._updates.by_size()
+        others = [state_tensors(other) for other in by_size[:-1]]
         outside = {str(number): tensor for number, tensor in record.script.outside.items()}
         return RecordedStep(
             model,
@@ -209,12 +216,6 @@ class OnTheFly:
             self._recording.end()
             self._recording = None
 
-    def _say(self, error: PlannerError) -> None:
-        """Warn, once for each kind of news."""
-        if error.what not in self._said:
-            self._said.add(error.what)
-            warnings.warn(str(error), RuntimeWarning, stacklevel=5)
-
 
 def _trains(model: nn.Module) -> bool:
     return (
@@ -223,42 +224,4 @@ def _trains(model: nn.Module) -> bool:
         and not torch.is_inference_mode_enabled()
         and not torch._C._are_functorch_transforms_active()
         and torch._C._current_graph_task_id() == -1
-    )
-
-
-def _watch_optimizers(planning: OnTheFly) -> Any:
-    """Hear of every update in the process, for as long as this is about."""
-    there = weakref.ref(planning)
-
-    def updated(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        found = there()
-        if found is not None:
-            found.updated(optimizer)
-
-    return register_optimizer_step_post_hook(updated)
-
-
-def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    return sum(tensor.nbytes for tensor in tensors_in(optimizer.state.values()))
-
-
-def _larger(now: Situation) -> PlannerError:
-    shapes = ", ".join(f"{spec.path} {list(spec.shape)}" for spec in now.calls[0])
-    return PlannerError(
-        "this step's inputs are larger than those planned for: it runs with every block"
-        " recomputed, and the plan is made again before the next one",
-        numbers=shapes,
-        cause="batches or sequences of several lengths",
-        fix="nothing; to plan once, let the first step be the largest",
-    )
-
-
-def _unplanned(model: nn.Module, error: Exception) -> PlannerError:
-    known = error if isinstance(error, PlannerError) else PlannerError("", cause=repr(error))
-    return PlannerError(
-        f"no plan could be made for this {type(model).__name__} while it trains; it goes on with"
-        f" every block recomputed: {known.what or type(error).__name__}",
-        numbers=known.numbers,
-        cause=known.cause,
-        fix=known.fix or "plan from inputs: planner.plan(model, budget_mb=..., inputs=...)",
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.live.script import Script
 from planner.live.sizes import SizingTimer
 from planner.live.writer import ScriptWriter
@@ -33,42 +32,34 @@ class Recording:
     def __init__(self, model: nn.Module) -> None:
         self._writer = ScriptWriter(model)
         self._timer = SizingTimer(model_device(model))
-        self._call: int | None = None  # mark of the model's call that is under way
-        self._depth = 0
-        self.failed = False
+        self._running = False
+        self._failed = False
 
     @property
     def is_whole(self) -> bool:
-        """Whether a backward was seen."""
+        """Whether a backward was seen, or never will be."""
         return self._writer.script.is_whole or bool(self._writer.script.problem)
 
     @property
     def goes_on(self) -> bool:
-        """Whether the step's backward may still come."""
-        if self._call is not None:  # interrupted ones are no longer there
-            return self._call in marks_on_stack()
-        return not self.failed and self._writer.is_waited_for
+        """Whether a call of the model that begins now may be another one of this step."""
+        interrupted = self._running or self._failed
+        return not interrupted and not self.is_whole and self._writer.is_waited_for
 
     def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called."""
-        self._depth += 1
-        if self._depth > 1:  # by itself
-            return
         self._writer.model_called(args, kwargs)
-        self._call = mark_running_call(self._gone)
+        self._running = True
         self._timer.__enter__()
 
     def left(self, output: Any) -> None:
         """The model's call returned or, without an output, raised."""
-        if self._call is None:
+        if not self._running:
             return
-        self._depth -= 1
-        if self._depth > 0:
-            return
-        self._call = None
+        self._running = False
         remove_mode(self._timer)
         if output is None:
-            self.failed = True
+            self._failed = True
         else:
             self._writer.model_returned(output)
 
@@ -79,12 +70,5 @@ class Recording:
 
     def end(self) -> Record:
         """Take everything off torch's stacks and return what was recorded."""
-        self._call = None
         remove_mode(self._timer)
         return Record(self._writer.finish(), self._timer)
-
-    def _gone(self, mark: int) -> None:
-        """The frame of a call is gone; was it interrupted?"""
-        if mark == self._call:
-            self._call, self.failed = None, True
-            remove_mode(self._timer)
