@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import zoo
 from torch import nn
 
 import planner
 from planner.errors import PlannerError, StepError
+from planner.planning.capped import NEVER, NO_FORWARD, RAN_OUT, UNMEASURED
 from planner.profiler.allocator import ran_out_of_memory
-from planner.profiler.meter import meter_for, step_tensors
-from planner.profiler.step import Step
+from planner.profiler.meter import CpuMeter, meter_for, step_tensors
+from planner.profiler.step import Step, make_step
+from planner.verifier.measure import measure_peak
 
 MIB = 1024**2
 
@@ -47,29 +52,116 @@ def peak_of(model: nn.Module, x: torch.Tensor) -> int:
     return meter.peak_bytes
 
 
-def test_no_run_exceeds_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = stack()
-    plain = peak_of(model, x)
-    budget = plain * 6 // 10
+class CappedMeter(CpuMeter):
+    """A device with so much memory: running out raises what an allocator raises."""
+
+    def __init__(self, tracked: Iterable[torch.Tensor], cap_bytes: int) -> None:
+        self.cap_bytes = cap_bytes
+        super().__init__(tracked)
+
+    def count(self, tensors: Iterable[Any]) -> None:
+        super().count(tensors)
+        if self.live_bytes > self.cap_bytes:
+            raise torch.OutOfMemoryError(f"{self.live_bytes} B of {self.cap_bytes} B")
+
+
+@contextmanager
+def device_of(cap_bytes: int) -> Iterator[list[int]]:
+    """Let no step take more than a cap, profiling included; yields the peaks that were reached."""
     peaks: list[int] = []
     run = Step.run
 
     def metered(step: Step, **arguments: Any) -> Any:
-        tracked = step_tensors(step.model, None, step.input_tensors)
-        with meter_for("cpu", tracked) as meter:
+        tracked = step_tensors(step.model, step.optimizer, step.input_tensors)
+        with CappedMeter(tracked, cap_bytes) as meter:
             found = run(step, **arguments)
         peaks.append(meter.peak_bytes)
         return found
 
-    monkeypatch.setattr(Step, "run", metered)
-    plan = planner.plan(model, budget_mb=budget / MIB, inputs=x, capped=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Step, "run", metered)
+        yield peaks
+
+
+def train_within(model: nn.Module, inputs: Any, cap_bytes: int) -> None:
+    """Run one step on a device of a cap."""
+    tensors = tuple(inputs.values()) if isinstance(inputs, dict) else (inputs,)
+    with CappedMeter(step_tensors(model, None, tensors), cap_bytes):
+        zoo.step_on(inputs)(model)
+
+
+def test_no_run_exceeds_the_budget() -> None:
+    model, x = stack()
+    plain = peak_of(model, x)
+    budget = plain * 6 // 10
+    with device_of(budget) as peaks:
+        plan = planner.plan(model, budget_mb=f"{budget}B", inputs=x, capped=True)
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= budget < plain
     assert plan.plain_peak_bytes == plain
     assert 0 < max(peaks) <= budget
-    assert "never run" in plan.notes[0]
+    assert plan.notes == (NEVER,)
     with planner.apply(model, plan):
         assert peak_of(model, x) <= budget
+
+
+@pytest.mark.parametrize("make", [zoo.gpt2, zoo.llama])
+def test_a_transformer_that_does_not_fit_is_planned_and_trained_under_a_cap(make: Any) -> None:
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = make(layers=3)
+    step = make_step(model.train(), inputs=inputs)
+    cap = measure_peak(step) * 57 // 100
+    model.zero_grad(set_to_none=True)
+    with pytest.raises(torch.OutOfMemoryError):
+        train_within(model, inputs, cap)
+    model.zero_grad(set_to_none=True)
+    with device_of(cap):
+        plan = planner.plan(model, budget_mb=f"{cap}B", inputs=inputs, capped=True)
+    assert plan.notes == (NEVER,)
+    assert plan.measured_peak_bytes == plan.predicted_peak_bytes <= cap
+    with planner.apply(model, plan):
+        train_within(model, inputs, cap)
+
+
+def test_where_the_device_holds_less_than_the_budget_the_plan_takes_less_and_says_so() -> None:
+    model, x = stack()
+    plain = peak_of(model, x)
+    model.zero_grad(set_to_none=True)
+    cap = plain * 65 // 100
+    with device_of(cap):
+        plan = planner.plan(model, budget_mb=f"{plain * 85 // 100}B", inputs=x)
+    assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= cap
+    assert plan.budget_bytes == plain * 85 // 100
+    assert plan.notes[0] == RAN_OUT
+    assert "this one needs less" in plan.notes[1]
+
+
+def test_where_nothing_runs_estimates_stay_and_the_plan_says_so() -> None:
+    model, x = stack()
+    plain = peak_of(model, x)
+    model.zero_grad(set_to_none=True)
+    with device_of(plain // 4):
+        plan = planner.plan(model, budget_mb="85%", inputs=x)
+    assert plan.measured_peak_bytes is None and plan.predicted_peak_bytes <= plain * 85 // 100
+    assert NO_FORWARD in plan.notes and UNMEASURED in plan.notes
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_step_that_looks_at_its_data_is_planned() -> None:
+    class Choosy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(*(Block(32) for _ in range(4)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.blocks(x)
+            return y * x.abs().sum().item() if bool((x > 0).any()) else -y
+
+    model, x = Choosy(), torch.randn(256, 32)
+    plan = planner.plan(model, budget_mb="70%", inputs=x, capped=True)
+    assert plan.plain_peak_bytes == peak_of(model, x)
+    assert plan.measured_peak_bytes == plan.predicted_peak_bytes
 
 
 def test_the_times_are_those_of_the_planned_run() -> None:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.documents import Pins, Plan, Profile
-from planner.errors import PlannerError, StepError
+from planner.errors import PlannerError
 from planner.graph import Graph
 from planner.planning.offline import from_profile
 from planner.planning.promises import planned_peak
-from planner.planning.watched import backward_of, own_ops, watch
+from planner.planning.watched import backward_of, own_ops, plain_time_ns, watch
 from planner.profiler.allocator import (
     Workspaces,
     as_storage,
@@ -28,7 +28,7 @@ from planner.profiler.allocator import (
 )
 from planner.profiler.checked import checked, same_forward
 from planner.profiler.cost_model import cost_model_for
-from planner.profiler.fake import asked_content, build_fake_profile
+from planner.profiler.fake import build_fake_profile
 from planner.profiler.forwards import Forward, backwards_in, run_forward
 from planner.profiler.peak import peak_of
 from planner.profiler.pooled import with_op_times
@@ -105,33 +105,26 @@ class _Capped:
     def facts(self) -> Profile:
         """Return the fake step's profile with the facts and the times of a real forward.
 
-        Where the real one goes another way, the fake step is told what it asked.
+        The fake step is told what the real one was told about the content of tensors.
         """
-        profile, unclear = self._fake()
-        forward = self._forward(1 if profile is None else backwards_in(profile))
+        forward = self._forward(1)
         if forward is None:
             self._ran_out(NO_FORWARD)
-        elif profile is None or not same_forward(profile, forward.recording):
-            profile, unclear = self._fake(forward.answers)
-        if profile is None:
-            assert unclear is not None
-            raise unclear
-        if forward is None:
-            return profile
+            return self._fake()
+        profile = self._fake(forward.answers)
+        backwards = backwards_in(profile)
+        if backwards > 1:
+            forward = self._forward(backwards) or forward
+            if not same_forward(profile, forward.recording):
+                profile = self._fake(forward.answers)
         device = model_device(self.step.model)
         profile, places, said = checked(profile, forward.recording, device)
         self.notes.extend(said)
         return with_op_times(profile, {op: forward.times_ns[at] for at, op in places.items()})
 
-    def _fake(self, answers: list[Any] | None = None) -> tuple[Profile | None, StepError | None]:
-        """The fake step's profile, or why it needs the content of a tensor."""
+    def _fake(self, answers: list[Any] | None = None) -> Profile:
         costs = cost_model_for(model_device(self.step.model))
-        try:
-            return build_fake_profile(self.step, costs, answers=answers), None
-        except StepError as error:
-            if asked_content(error) is None:
-                raise
-            return None, error
+        return build_fake_profile(self.step, costs, answers=answers)
 
     def _forward(self, backwards: int) -> Forward | None:
         """A real forward; None where the device runs out of memory."""
@@ -148,8 +141,10 @@ class _Capped:
         except Exception as error:
             self._must_be_memory(error)
         else:
-            ops = own_ops(Graph.of(profile), plan, seen.names)
-            return _with_backward(profile, backward_of(profile, ops), seen)
+            ops = own_ops(Graph.of(profile), plan, seen.ops.names)
+            found = _with_backward(profile, backward_of(profile, ops), seen.ops)
+            step_ns = plain_time_ns(Graph.of(found), plan, seen.step_ns)
+            return replace(found, step_time_ns=step_ns)
         self._ran_out(NO_BACKWARD)
         return profile
 

@@ -8,30 +8,46 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from planner.applier.gates import install
 from planner.applier.runtime import Runtime
 from planner.documents import Plan, Profile
-from planner.graph import Graph, resolve
+from planner.graph import Graph, resolve, simulate
 from planner.graph.effect import effects_of
 from planner.profiler.allocator import Workspaces, workspaces_of
 from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer
-from planner.verifier.measure import from_same_state
+from planner.verifier.measure import from_same_state, measure_time
+
+RUNS = 2
 
 
-def watch(step: Step, plan: Plan, workspaces: Workspaces | None = None) -> OpTimer:
-    """Run a planned step once with every op timed, and measured where the device tells."""
+_COPYING = ("aten.empty.", "aten.set_.", "aten.copy_.", "aten.clone.")
+"""What a tape runs of its own: copies of what an op is about to overwrite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A planned step: what each of its ops took, and how long all of it takes unwatched."""
+
+    ops: OpTimer
+    step_ns: int
+
+
+def watch(step: Step, plan: Plan, workspaces: Workspaces | None = None) -> Seen:
+    """Run a planned step a few times, once with every op timed and, where it can be, measured."""
     device = model_device(step.model)
     timer = OpTimer(device, workspaces or workspaces_of(device))
     hooks = install(step.model, Runtime(plan))
     try:
         with from_same_state(step), timer:
             step.run()
+        steps_ns = [measure_time(step) for _ in range(RUNS)]
     finally:
         for hook in hooks:
             hook.remove()
-    return timer
+    return Seen(timer, min(steps_ns))
 
 
 def own_ops(graph: Graph, plan: Plan, names: Sequence[str]) -> dict[int, int]:
@@ -49,6 +65,8 @@ def own_ops(graph: Graph, plan: Plan, names: Sequence[str]) -> dict[int, int]:
     at = 0
     for index, op in enumerate(graph.profile.ops):
         at += replays[index]
+        while at < len(names) and names[at] != op.name and names[at].startswith(_COPYING):
+            at += 1
         if at >= len(names) or names[at] != op.name:
             break
         found[index] = at
@@ -64,6 +82,15 @@ def _replays(graph: Graph, plan: Plan) -> Counter[int]:
             for moment in effect.moments:
                 found[moment.at] += len(moment.highs)
     return found
+
+
+def plain_time_ns(graph: Graph, plan: Plan, planned_ns: int) -> int:
+    """Return what the plain step takes, from what the planned one took.
+
+    That is no less than its ops take.
+    """
+    overhead = simulate(graph, resolve(graph, plan.segments)).overhead_ns
+    return max(planned_ns - overhead, sum(op.time_ns for op in graph.profile.ops))
 
 
 def backward_of(profile: Profile, ops: dict[int, int]) -> dict[int, int]:

@@ -8,13 +8,14 @@ way of the real one. Used by `planner.profiler.forwards` and `planner.profiler.f
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch._subclasses
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
@@ -69,8 +70,23 @@ class _Telling(_Asking):
         return self.left.popleft() if self.left else ask()
 
 
-class _Nothing:
-    """No tensor is one of these."""
+class _Hidden(type):
+    """Torch itself still sees what is fake, as its shape formulas must; nobody else does."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return _torch_asks() and isinstance(instance, FakeTensor)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return _torch_asks() and issubclass(kind, FakeTensor)
+
+
+class _HiddenFakes(metaclass=_Hidden):
+    """Stands for `FakeTensor` under its public name."""
+
+
+def _torch_asks() -> bool:
+    name: str = sys._getframe(2).f_globals.get("__name__", "")
+    return name.partition(".")[0] == "torch"
 
 
 @contextmanager
@@ -81,7 +97,7 @@ def told(answers: Iterable[Any] | None) -> Iterator[None]:
         return
     public: Any = torch._subclasses
     kind = public.FakeTensor
-    public.FakeTensor = _Nothing
+    public.FakeTensor = _HiddenFakes
     try:
         with _Telling(answers):
             yield

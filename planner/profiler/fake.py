@@ -117,20 +117,15 @@ class FakeRecorder(StepRecorder):
         return out
 
 
-def asked_content(error: BaseException | None) -> BaseException | None:
-    """Return what an error came from if that is a tensor's content that was asked for."""
-    while error is not None and not isinstance(error, _NEEDS_CONTENT):
-        error = error.__cause__
-    return error
-
-
 @contextmanager
 def explained() -> Iterator[None]:
     """Say which op needs more than shapes, where one does."""
     try:
         yield
     except PlannerError as error:
-        cause = asked_content(error)
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, _NEEDS_CONTENT):
+            cause = cause.__cause__
         if cause is None:
             raise
         op = getattr(cause, "func", None) or cause

@@ -13,13 +13,13 @@ from typing import Any
 from planner.documents import Profile
 from planner.profiler.allocator import Workspaces, workspaces_of
 from planner.profiler.answers import Listening
-from planner.profiler.build import clear_gradients, tracked
+from planner.profiler.build import SHORT_STEP_NS, clear_gradients, tracked
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
 from planner.profiler.state import preserve
 from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer, best_op_times
 
-RUNS = 3
+RUNS = {"short": 3, "long": 2}
 """The first one also warms up: libraries, caches."""
 
 
@@ -39,7 +39,10 @@ class Forward:
 
 
 def run_forward(
-    step: Step, backwards: int = 1, workspaces: Workspaces | None = None, runs: int = RUNS
+    step: Step,
+    backwards: int = 1,
+    workspaces: Workspaces | None = None,
+    runs: int | None = None,
 ) -> Forward:
     """Run the forward a few times and return what the last run showed, with the least times.
 
@@ -47,7 +50,7 @@ def run_forward(
         step: the training step.
         backwards: how many it has; `backwards_in` counts them in a profile.
         workspaces: as for `planner.profiler.build.build_profile`.
-        runs: how often it runs.
+        runs: how often it runs; by default more often when it is short.
 
     Raises:
         StepError: the step raised.
@@ -55,7 +58,8 @@ def run_forward(
     device = model_device(step.model)
     seen = workspaces or workspaces_of(device)
     timers: list[OpTimer] = []
-    for _ in range(runs):
+    wanted = runs or RUNS["short"]
+    while len(timers) < wanted:
         recorder = StepRecorder(step.model, True, backwards, seen)
         timers.append(OpTimer(device))
         heard = Listening()
@@ -63,6 +67,8 @@ def run_forward(
             clear_gradients(step)
             with heard, timers[-1]:
                 run_recorded(step.model, step.run, tracked(step), recorder=recorder)
+        if runs is None and sum(timers[-1].times_ns()) > SHORT_STEP_NS:
+            wanted = RUNS["long"]
     ops = recorder.recording.ops
     times = best_op_times([op.name for op in ops], [op.time_ns for op in ops], timers)
     return Forward(recorder.recording, times, heard.answers)
