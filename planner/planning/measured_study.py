@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import optuna
@@ -24,6 +25,8 @@ from planner.errors import PlannerError
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 CHARTER, SEED = "charter", "seed"
 """User attributes of trials: the charter; the number of the plan to begin with that a trial is."""
+STALE_S = 600
+"""A trial that has run for so long has lost its process: its plan is free to be tried again."""
 _SQLITE_WAIT_S = 60
 """How long a process waits for the others to let go of a SQLite file."""
 READINGS = 2
@@ -95,7 +98,7 @@ def is_stray(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
 
 
 def add_seeds(study: optuna.Study, points: list[dict[str, Any]]) -> None:
-    """Put the plans to begin with in the queue, those that are not there or were not finished."""
+    """Put the plans to begin with in the queue, those that are not there or were lost."""
     known = {t.user_attrs[SEED] for t in trials_of(study) if SEED in t.user_attrs}
     for number, point in enumerate(points):
         if number not in known:
@@ -103,9 +106,17 @@ def add_seeds(study: optuna.Study, points: list[dict[str, Any]]) -> None:
 
 
 def trials_of(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
-    """Return the trials in these states; in any but failed ones when none is named."""
+    """Return the trials in these states; when none is named, all but failed and lost ones."""
     wanted = states or tuple(s for s in TrialState if s is not TrialState.FAIL)
-    return study.get_trials(deepcopy=False, states=wanted)
+    found = study.get_trials(deepcopy=False, states=wanted)
+    return found if states else [t for t in found if not _is_lost(t)]
+
+
+def _is_lost(trial: FrozenTrial) -> bool:
+    began = trial.datetime_start
+    if trial.state is not TrialState.RUNNING or began is None:
+        return False
+    return (datetime.now() - began).total_seconds() > STALE_S
 
 
 @contextmanager
