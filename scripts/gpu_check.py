@@ -24,10 +24,15 @@ from torch import nn
 
 import planner
 from planner.applier import manual_plan
-from planner.profiler.step import make_step
+from planner.profiler.step import Step, make_step
 from planner.profiler.timing import time_run
 from planner.units import MIB
-from planner.verifier.measure import from_same_state, measure_peak
+from planner.verifier.measure import (
+    from_same_state,
+    measure_peak,
+    run_for_results,
+    same_results,
+)
 
 PUBLISHED = {"device": "RTX A6000", "torch": "2.5.1", "plain": 420.3, "4 segments": 276.4}
 """Peaks in MB (1024**2 bytes) of the sweep's model, for the same sizes and library call."""
@@ -54,6 +59,7 @@ class Clock:
             found = run()
         except Exception as error:  # one part must not take the others with it
             self.missing[name] = f"{type(error).__name__}: {error}"
+            print(name, "failed:", self.missing[name], flush=True)
             return None
         print(name, found, flush=True)
         return found
@@ -102,33 +108,58 @@ def transformer(name: str, size: bench_common.Size, device: str, clock: Clock) -
         f"{name} plain", lambda: _measured(step, model, None)
     )}  # fmt: skip
     every = [f"{blocks}.{index}" for index in range(size.layers)]
+    profile = clock.part(f"{name} profile", lambda: Profiled(planner.profile(model, inputs=inputs)))
     by_hand = manual_plan(model, every, runtime="checkpoint")
     found["every block under checkpoint"] = clock.part(
         f"{name} every block", lambda: _measured(step, model, by_hand)
     )
     for budget in BUDGETS:
         found[budget] = clock.part(
-            f"{name} {budget}", lambda budget=budget: _planned(model, inputs, step, budget)
+            f"{name} {budget}", lambda budget=budget: _planned(model, inputs, step, profile, budget)
         )
     return found
 
 
-def _planned(model: nn.Module, inputs: Any, step: Any, budget: str) -> dict[str, Any]:
+class Profiled:
+    """Holds a profile and prints as little of it as a progress line has room for."""
+
+    def __init__(self, profile: planner.Profile) -> None:
+        self.profile = profile
+
+    def __repr__(self) -> str:
+        peak = round(self.profile.plain_peak_bytes / MIB, 1)
+        return f"{len(self.profile.ops)} ops, plain peak {peak} MiB"
+
+
+def _planned(
+    model: nn.Module, inputs: Any, step: Step, profile: Profiled | None, budget: str
+) -> dict[str, Any]:
+    known = {"inputs": inputs, "profile": profile.profile if profile else None}
     try:
         size = "1%" if budget == "lowest" else budget
-        plan = planner.plan(model, budget_mb=size, inputs=inputs)
+        plan = planner.plan(model, budget_mb=size, **known)
     except planner.InfeasibleBudgetError as error:
-        plan = planner.plan(model, budget_mb=f"{error.min_peak_bytes}B", inputs=inputs)
-    found = planner.verify(model, plan, inputs=inputs)
-    return {**_facts(plan, found), **_measured(step, model, plan)}
+        plan = planner.plan(model, budget_mb=f"{error.min_peak_bytes}B", **known)
+    found = planner.verify(model, plan, inputs=inputs, repeats=1)
+    facts = {**_facts(plan, found), **_measured(step, model, plan)}
+    if not found.gradients_equal:  # kernels that add in any order differ from run to run
+        runs = [run_for_results(step) for _ in range(2)]
+        facts["plain_step_repeats_itself"] = all(same_results(*runs))
+    return facts
 
 
-def _measured(step: Any, model: nn.Module, plan: planner.Plan | None) -> dict[str, Any]:
+def _measured(step: Step, model: nn.Module, plan: planner.Plan | None) -> dict[str, Any]:
     """Peak and least time of a step, plain or planned, after one to warm up."""
     handle = None if plan is None else planner.apply(model, plan)
     device = next(model.parameters()).device
+    reserved = {}
     try:
-        peak = max(measure_peak(step) for _ in range(2))
+        peak = measure_peak(step)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        peak = max(peak, measure_peak(step))
+        if device.type == "cuda":
+            reserved = {"reserved_mib": round(torch.cuda.max_memory_reserved() / MIB, 1)}
         times = []
         for _ in range(REPEATS):
             with from_same_state(step):
@@ -136,7 +167,7 @@ def _measured(step: Any, model: nn.Module, plan: planner.Plan | None) -> dict[st
     finally:
         if handle is not None:
             handle.remove()
-    return {"peak_mib": round(peak / MIB, 1), "step_ms": round(min(times) / 1e6, 2)}
+    return {"peak_mib": round(peak / MIB, 1), **reserved, "step_ms": round(min(times) / 1e6, 2)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -31,6 +31,7 @@ from planner.profiler.fake import build_fake_profile
 from planner.profiler.forwards import Forward, backwards_in, run_forward
 from planner.profiler.pooled import with_op_times
 from planner.profiler.step import Step, make_step
+from planner.profiler.timing import OpTimer, best_op_times
 from planner.units import parse_budget
 
 CPU = torch.device("cpu")
@@ -156,6 +157,30 @@ def test_workspaces_are_part_of_a_plan_made_within_the_budget() -> None:
     assert plan.segments and plan.measured_peak_bytes is not None
     assert plan.predicted_peak_bytes == plan.measured_peak_bytes + 8192  # no meter here sees them
     assert plan.predicted_peak_bytes <= plan.budget_bytes
+
+
+def test_what_else_is_on_the_device_is_part_of_every_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, x = zoo.small_net()
+    step = make_step(model, inputs=x)
+    own = sum(s.bytes for s in build_profile(step).storages if s.birth < 0)
+    monkeypatch.setattr("planner.planning.capped.allocated_bytes", lambda device: own + 4096)
+    plan = settle_capped(step, parse_budget("75%"))
+    assert plan.segments and plan.measured_peak_bytes is not None
+    assert plan.predicted_peak_bytes == plan.measured_peak_bytes + 4096
+
+
+def test_times_by_events_are_not_mixed_with_times_by_the_clock() -> None:
+    class Timed(OpTimer):
+        def times_ns(self) -> list[int]:
+            return [500, 700]
+
+    cpu, gpu, other = Timed(CPU), Timed(torch.device("cuda")), Timed(torch.device("cuda"))
+    cpu.names, gpu.names, other.names = ["a", "b"], ["a", "b"], ["c", "d"]
+    assert best_op_times(["a", "b"], [600, 600], [cpu]) == [500, 600]
+    assert best_op_times(["a", "b"], [10, 10], [gpu, other]) == [500, 700]
+    assert best_op_times(["a", "b"], [10, 20], [other]) == [10, 20]
 
 
 def test_what_the_allocator_tells_is_read_as_peak_over_what_is_left(

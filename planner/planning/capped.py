@@ -22,9 +22,12 @@ from planner.planning.promises import planned_peak
 from planner.planning.watched import backward_of, own_ops, plain_time_ns, watch
 from planner.profiler.allocator import (
     Workspaces,
+    allocated_bytes,
     as_storage,
+    outside,
     ran_out_of_memory,
     release_cached,
+    warm_libraries,
 )
 from planner.profiler.checked import checked, same_forward
 from planner.profiler.cost_model import cost_model_for
@@ -107,6 +110,8 @@ class _Capped:
 
         The fake step is told what the real one was told about the content of tensors.
         """
+        device = model_device(self.step.model)
+        warm_libraries(device)
         forward = self._forward(1)
         if forward is None:
             self._ran_out(NO_FORWARD)
@@ -117,10 +122,10 @@ class _Capped:
             forward = self._forward(backwards) or forward
             if not same_forward(profile, forward.recording):
                 profile = self._fake(forward.answers)
-        device = model_device(self.step.model)
         profile, places, said = checked(profile, forward.recording, device)
         self.notes.extend(said)
-        return with_op_times(profile, {op: forward.times_ns[at] for at, op in places.items()})
+        times = {op: forward.times_ns[at] for at, op in places.items()}
+        return with_op_times(_with_others(profile, allocated_bytes(device)), times)
 
     def _fake(self, answers: list[Any] | None = None) -> Profile:
         costs = cost_model_for(model_device(self.step.model))
@@ -201,6 +206,13 @@ class _Capped:
         self.notes.append(note)
         gc.collect()
         release_cached(model_device(self.step.model))
+
+
+def _with_others(profile: Profile, allocated: int) -> Profile:
+    """Return the profile with what else the device holds, told by what it holds between steps."""
+    storages = (*profile.storages, *outside(profile.storages, allocated, len(profile.ops)))
+    peak = peak_of(storages, len(profile.ops))
+    return replace(profile, storages=storages, plain_peak_bytes=peak)
 
 
 def _with_backward(profile: Profile, ops: dict[int, int], seen: OpTimer) -> Profile:

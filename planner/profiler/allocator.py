@@ -57,6 +57,21 @@ def workspaces_of(device: torch.device) -> Workspaces:
     return CountedWorkspaces(device) if device.type in _COUNTING else Workspaces()
 
 
+def allocated_bytes(device: torch.device) -> int:
+    """Return what the allocator counts now; 0 where nobody counts."""
+    if device.type not in _COUNTING:
+        return 0
+    found: int = torch.accelerator.memory_allocated(device.index)
+    return found
+
+
+def warm_libraries(device: torch.device) -> None:
+    """Let libraries take what they keep for good: cuBLAS at its first product in either thread."""
+    if device.type in _COUNTING:
+        square = torch.ones(8, 8, device=device, requires_grad=True)
+        (square @ square).sum().backward()
+
+
 def release_cached(device: torch.device) -> None:
     """Give back memory that was freed and is kept for later, after an allocation has failed."""
     if device.type in _COUNTING:

@@ -8,6 +8,7 @@ be measured; they rank what to recompute, and are not a benchmark.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -84,7 +85,8 @@ def _spec(device: torch.device) -> DeviceSpec:
     if device.type != "cuda":
         return device_spec("cpu")
     name = torch.cuda.get_device_name(device).lower().replace(" ", "")
-    return next((s for s in known_devices().values() if s.name in name), device_spec("a100"))
+    known = known_devices().values()
+    return next((s for s in known if re.search(rf"{s.name}(?!\d)", name)), device_spec("a100"))
 
 
 def _transcendentals(name: str, arguments: Any) -> int:
