@@ -271,6 +271,46 @@ def test_the_model_is_called_twice_in_a_step() -> None:
     assert run.handle.plan.step.root_calls == 2
 
 
+def test_a_loop_that_looks_at_its_loss() -> None:
+    def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        out = model(x)
+        out[:, 0] = 0
+        loss = nn.functional.mse_loss(out, x[..., :8])
+        total = loss.detach().clone()
+        assert loss.item() == total.item() and torch.isfinite(loss).all() and loss < 1e9
+        loss *= 2
+        return loss / loss.numel()
+
+    run, plain, budget = both(loss_of=loss_of)
+    check(run, plain, budget)
+
+
+def test_the_step_runs_inside_the_optimizers_update() -> None:
+    def run(budget: int | None = None) -> Run:
+        model, found = stack(), Run()
+        if budget is not None:
+            found.handle = planner.apply(model, budget_mb=budget / MIB)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        torch.manual_seed(1)
+        for x in batches():
+
+            def closure(x: torch.Tensor = x) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = mean_square(model, x)
+                loss.backward()
+                found.losses.append(loss.item())
+                return loss
+
+            with meter_for("cpu", step_tensors(model, optimizer, (x,))) as meter:
+                optimizer.step(closure)
+            found.peaks.append(meter.peak_bytes)
+        return found
+
+    plain = run()
+    budget = budget_of(plain)
+    check(run(budget), plain, budget)
+
+
 def test_the_model_calls_itself() -> None:
     class Refining(nn.Module):
         def __init__(self) -> None:

@@ -95,8 +95,8 @@ class Script:
         """
         wanted: set[int] = set()
         for action in reversed(self.actions):
-            alike = action.uses() | set(action.results)  # in place, an argument is a result
-            action.needed = action.backward or bool(wanted & alike)
+            changed = {*action.results, *(action.uses() if _writes(action) else ())}
+            action.needed = action.backward or bool(wanted & changed)
             if action.needed:
                 wanted |= action.uses()
         model_calls = [action for action in self.actions if action.function is None]
@@ -156,6 +156,13 @@ def _grow(tensor: torch.Tensor, size: int) -> None:
 def storage_bytes(tensor: torch.Tensor) -> int:
     """Return the bytes of the storages behind a tensor."""
     return sum(storage.nbytes() for storage in storages_of(tensor))
+
+
+def _writes(action: Action) -> bool:
+    """Whether a call may write into its arguments, by torch's names for those that do."""
+    name = getattr(action.function, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name == "__setitem__" or "out" in action.arguments[1]
 
 
 def _named(script: Script, model: nn.Module) -> dict[int, torch.Tensor]:
