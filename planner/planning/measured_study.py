@@ -32,11 +32,12 @@ _SQLITE_WAIT_S = 60
 READINGS = 2
 """Of a trial before it may be stopped: one alone is too easily disturbed."""
 BEHIND = 0.04
-"""A trial that is slower than the best by more than this will not catch up by further readings."""
+"""A trial that is slower than the seed by more than this, or than the best by twice as much (which
+may owe its place to luck), will not catch up by further readings."""
 
 
 class BehindPruner(BasePruner):
-    """Stops a trial whose partial time is well behind the best of the study."""
+    """Stops a trial whose partial time is well behind."""
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Return whether to stop it."""
@@ -44,7 +45,8 @@ class BehindPruner(BasePruner):
         if step is None or step + 1 < READINGS:
             return False
         values = [t.value for t in trials_of(study, TrialState.COMPLETE) if t.value is not None]
-        return trial.intermediate_values[step] > min(values, default=1.0) + BEHIND
+        best = min(values, default=1.0)
+        return trial.intermediate_values[step] > min(1.0 + BEHIND, best + 2 * BEHIND)
 
 
 def open_study(name: str, storage: str | None) -> optuna.Study:
