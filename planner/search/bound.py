@@ -5,26 +5,31 @@ live at t. So the replay time of any plan within a budget is at least that of th
 the whole forward with as many kept bytes as the budget leaves at t; spans and cuts only add
 limits. The linear relaxation of that problem (`planner.search.fill.least_ns`) bounds it from
 below. Tapes count too: one lies over every op that runs again and over all ops from the making of
-a given-up value to its last pack, and some span was opened. The best of a few moments is taken.
+a given-up value to its last pack, from one module boundary to another, and opening one has its
+price. The best of a few moments is taken.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from planner.graph.cost import TAPE_OP_NS, TAPE_SPAN_NS
 from planner.graph.model import Graph
-from planner.search.fill import least_ns
+from planner.search.fill import Tapes, least_ns
 from planner.search.frontier import KeepProblem
 from planner.search.pins import Wishes
 from planner.search.ranges import Range
 from planner.search.spans import last_pack
 
-_MOMENTS = 4
-_WHOLE_OPS = 120
+_MOMENTS = 8
+"""Tried; the peak is mostly where backward begins, so more of them are there."""
+_WHOLE_OPS = 200
 _WHOLE_NODES = 50
 """For forwards of so few ops, the bound is improved by branching, so far."""
 
@@ -41,18 +46,16 @@ class LowerBound:
     def __init__(self, graph: Graph, edges: tuple[int, int], wishes: Wishes) -> None:
         self.graph = graph
         self.problem: KeepProblem[int] | None = None
-        self.tape: dict[int, range] = {}
+        self.tapes: Tapes[int] | None = None
         self.moments: list[int] = []
         if len(graph.root_calls) == 1 and edges[1] < graph.n_ops:
-            problem = Range(graph, edges, wishes).problem()
+            whole = Range(graph, edges, wishes)
+            problem = whole.problem()
             bare = [ns - TAPE_OP_NS for ns in problem.cost_ns]
-            self.problem = replace(problem, cost_ns=bare)
-            first = edges[0]
-            for value in problem.wanted:
-                maker = graph.profile.values[value].op
-                self.tape[value] = range(maker - first, last_pack(graph, first, value) - first)
-            parts = np.array_split(np.arange(edges[1], graph.n_ops), _MOMENTS)
-            self.moments = [int(p[graph.plain_live[p].argmax()]) for p in parts if p.size]
+            # A shorter span finds a value that is overwritten outside, and holds a copy of it.
+            self.problem = replace(problem, cost_ns=bare, banned=whole.forced)
+            self.tapes = _tapes(graph, edges, problem.wanted)
+            self.moments = _moments(graph, edges[1])
 
     def least_overhead_ns(self, budget_bytes: int) -> int | None:
         """Return a bound in ns on the overhead of every plan within a budget; None if unknown."""
@@ -72,8 +75,7 @@ class LowerBound:
             if whole is not None and not math.isinf(whole):
                 known[best] = max(known[best], whole)
         # HiGHS works to a tolerance; stay below it.
-        least = int(known[best] * (1 - 1e-6))
-        return least + TAPE_SPAN_NS if least > 0 else None
+        return int(known[best] * (1 - 1e-6)) or None
 
     def _at(
         self, problem: KeepProblem[int], moment: int, budget_bytes: int, nodes: int
@@ -88,7 +90,7 @@ class LowerBound:
             if v in later or v not in problem.wanted
         }
         part = replace(problem, wanted=later, size_bytes=sizes)
-        return least_ns(part, budget_bytes - fixed, self.tape, TAPE_OP_NS, nodes)
+        return least_ns(part, budget_bytes - fixed, self.tapes, nodes)
 
     def _asked_after(self, value: int, moment: int) -> bool:
         """Live at the moment in the plain step, and unpacked only after it."""
@@ -96,3 +98,24 @@ class LowerBound:
         needed = [t.unpacked_at for t in self.graph.saved_of(value) if t.unpacked_at >= 0]
         asked = min(needed, default=-1)
         return storage.birth <= moment <= storage.death and asked > moment
+
+
+def _moments(graph: Graph, first: int) -> list[int]:
+    """The moments of most live bytes in parts of what follows forward, short ones first."""
+    ops = np.arange(first, graph.n_ops)
+    stops = [len(ops) * (part * part) // (_MOMENTS * _MOMENTS) for part in range(1, _MOMENTS)]
+    parts = [part for part in np.split(ops, stops) if part.size]
+    return [int(part[graph.plain_live[part].argmax()]) for part in parts]
+
+
+def _tapes(graph: Graph, edges: tuple[int, int], wanted: Iterable[int]) -> Tapes[int]:
+    """What tapes over the first root call cost: cells are the ops between legal positions."""
+    first, stop = edges
+    marks = [p for p in graph.legal_positions if first <= p <= stop]
+    cell_of = [bisect_right(marks, op) - 1 for op in range(first, stop)]
+    covers = {}
+    for value in wanted:
+        maker, last = graph.profile.values[value].op, last_pack(graph, first, value)
+        covers[value] = range(cell_of[maker - first], cell_of[last - 1 - first] + 1)
+    cells = [(b - a) * TAPE_OP_NS for a, b in pairwise(marks)]
+    return Tapes(cell_of, cells, TAPE_SPAN_NS, covers)

@@ -9,15 +9,26 @@ hull. A mixed-integer program reaches the points between.
     keep_r + run_maker(r) >= run_i    for every value r that op i reads
     sum(size_v * keep_v) <= limit
 
+`least_ns` also counts what tapes cost. A tape covers whole cells of ops, all cells from the making
+to the last pack of what it gives up, and the ops that run again:
+
+    minimise  ... + sum(cell_c * over_c) + span * sum(open_c)
+    over_c + keep_v >= 1              for every cell c that giving up v needs
+    over_c >= run_i                   for every op i of cell c
+    open_c >= over_c - over_c-1       a tape is opened
+    sum(open_c) >= 1
+
 Optimal: `fill` when HiGHS finishes (gap 0). `least_ns` is a true lower bound: the linear
-relaxation, which equals the Lagrangian bound of the cuts because a fixed price leaves a minimum
-cut, or the bound that branching has proved by its last node.
+relaxation, which equals the Lagrangian bound of the cuts because fixed prices leave a minimum cut
+(with tapes too: what opens one is the difference of two neighbours), or the bound that branching
+has proved by its last node.
 Sizes are scaled to MiB inside; the result is rounded and evaluated again in integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -34,6 +45,23 @@ _MOST_NODES = 2_000
 _INFEASIBLE = 2  # scipy's status
 
 
+@dataclass(frozen=True)
+class Tapes(Generic[K]):
+    """What tapes over the ops of a problem cost.
+
+    Attributes:
+        cell_of: for each op, the cell it stands in; a tape starts and stops between cells.
+        cell_ns: what a tape over each cell costs.
+        span_ns: what opening one costs.
+        covers: for each wanted value, the cells under a tape when it is given up.
+    """
+
+    cell_of: Sequence[int]
+    cell_ns: Sequence[int]
+    span_ns: int
+    covers: Mapping[K, range]
+
+
 def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
     """Return the choice with the least replay time that keeps at most `limit_bytes`.
 
@@ -41,7 +69,7 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
     """
     if not problem.wanted:
         return evaluate(problem, frozenset())
-    model = _Model(problem, {}, 0)
+    model = _Model(problem, None)
     with quiet_stdout():
         result = milp(
             model.cost,
@@ -62,8 +90,7 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
 def least_ns(
     problem: KeepProblem[K],
     limit_bytes: int,
-    tape: Mapping[K, Sequence[int]] | None = None,
-    tape_ns: int = 0,
+    tapes: Tapes[K] | None = None,
     nodes: int = 0,
 ) -> float | None:
     """Return a lower bound in ns on the added time when at most `limit_bytes` are kept.
@@ -71,9 +98,7 @@ def least_ns(
     Args:
         problem: the segment.
         limit_bytes: the limit.
-        tape: for wanted values, the ops that are under a tape when the value is given up. Ops
-            that run again are under one as well.
-        tape_ns: what an op under a tape costs, however many values need it there.
+        tapes: what tapes cost; some tape is open.
         nodes: how far to branch to whole numbers; with none, the linear relaxation must do.
 
     Returns:
@@ -81,7 +106,7 @@ def least_ns(
     """
     if not problem.wanted:
         return 0.0
-    model = _Model(problem, tape or {}, tape_ns)
+    model = _Model(problem, tapes)
     with quiet_stdout():
         result = milp(
             model.cost,
@@ -100,11 +125,9 @@ def least_ns(
 
 
 class _Model(Generic[K]):
-    """The program's matrices; variables are `run` by op, then `keep` by value, then tapes by op."""
+    """The program's matrices; variables are `run`s, `keep`s, then `over` and `open` by cell."""
 
-    def __init__(
-        self, problem: KeepProblem[K], tape: Mapping[K, Sequence[int]], tape_ns: int
-    ) -> None:
+    def __init__(self, problem: KeepProblem[K], tapes: Tapes[K] | None) -> None:
         ops = _reachable(problem)
         number = {op: i for i, op in enumerate(ops)}
         values = dict.fromkeys((*problem.wanted, *(r for op in ops for r in problem.reads[op])))
@@ -112,15 +135,12 @@ class _Model(Generic[K]):
         at = {v: len(ops) + i for i, v in enumerate(self.values)}
         self.ops = ops
         self.maker = problem.maker
-        taped = sorted({*ops, *(i for v in problem.wanted for i in tape.get(v, ()))})
-        over = {
-            op: len(ops) + len(self.values) + i for i, op in enumerate(taped if tape_ns else ())
-        }
-        self.size = len(ops) + len(self.values) + len(over)
+        over = len(ops) + len(self.values)  # the first such variable
+        cells = len(tapes.cell_ns) if tapes is not None else 0
+        self.size = over + 2 * cells
         self.low = np.zeros(self.size)
         self.cost = np.zeros(self.size)
         self.cost[: len(ops)] = [problem.cost_ns[op] / 1e3 for op in ops]
-        self.cost[self.size - len(over) :] = tape_ns / 1e3
         self.sizes = np.zeros(self.size)
         self.entries: list[tuple[int, int, float]] = []
         self.right_sides: list[float] = []
@@ -131,11 +151,18 @@ class _Model(Generic[K]):
                 if read in at:
                     makers = [number[problem.maker[read]]] if read in problem.maker else []
                     self._row([at[read], *makers], number[op], 0.0)
-        for op in ops if over else ():
-            self._row([over[op]], number[op], 0.0)
-        for v in problem.wanted if over else ():
-            for op in tape.get(v, ()):
-                self._row([over[op], at[v]], None, 1.0)
+        if tapes is not None:
+            self.cost[over : over + cells] = np.array(tapes.cell_ns) / 1e3
+            self.cost[over + cells :] = tapes.span_ns / 1e3
+            for op in ops:
+                self._row([over + tapes.cell_of[op]], number[op], 0.0)
+            for v in problem.wanted:
+                for cell in tapes.covers[v]:
+                    self._row([over + cell, at[v]], None, 1.0)
+            for cell in range(cells):
+                before = [over + cell - 1] if cell else []
+                self._row([over + cells + cell, *before], over + cell, 0.0)
+            self._row(list(range(over + cells, self.size)), None, 1.0)
         for v, column in at.items():
             self.sizes[column] = problem.size_bytes.get(v, 0) / _MIB
             if v in problem.banned:
