@@ -39,7 +39,7 @@ def audit(
     state: SegmentState, program: Program, originals: dict[Key, tuple[Arg, torch.Tensor]]
 ) -> Finding | None:
     """Replay everything that a segment gives up and compare; returns the first difference."""
-    return run_below(state.choices, _compare, state, program, originals)
+    return run_below(state.surroundings, _compare, state, program, originals)
 
 
 def _compare(

@@ -6,17 +6,21 @@ leaves it, an error in between); what others put above the tape stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
+    _disable_current_modes,
     _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
     _pop_mode,
     _push_mode,
 )
 
+_KNOWN = ("torch", "planner")
 push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -26,6 +30,30 @@ def checkpoint_listens() -> bool:
     """Whether autograd's saved tensors go to `torch.utils.checkpoint`, which must see all."""
     top = _top_hooks(True)
     return top is not None and getattr(top[0], "__module__", "") == "torch.utils.checkpoint"
+
+
+def foreign_modes() -> tuple[TorchDispatchMode, ...]:
+    """Return the dispatch modes on the stack that are neither torch's nor ours, outermost first.
+
+    Such a mode may change what ops compute.
+    """
+    if not torch._C._len_torch_dispatch_stack():
+        return ()
+    modes = _get_current_dispatch_mode_stack()
+    return tuple(m for m in modes if type(m).__module__.partition(".")[0] not in _KNOWN)
+
+
+@contextmanager
+def only_modes(modes: tuple[TorchDispatchMode, ...]) -> Iterator[None]:
+    """Have these dispatch modes on the stack, and no others, for the length of a `with` block."""
+    with _disable_current_modes():
+        for mode in modes:
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in modes:
+                _pop_mode()
 
 
 def remove_mode(mode: TorchDispatchMode) -> bool:

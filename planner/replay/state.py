@@ -22,7 +22,7 @@ from planner.replay.flow import Arg, Key, copy_storage, rebuild
 from planner.replay.program import Program
 from planner.replay.record import OpRecord, build_tree, tensors_in
 from planner.replay.slicing import Group
-from planner.replay.surroundings import choices, run_below
+from planner.replay.surroundings import Surroundings, run_below, run_chosen
 from planner.replay.traits import generator_of
 
 OVERWRITTEN = -1
@@ -67,7 +67,7 @@ class SegmentState:
 
     __slots__ = (
         "cell_uses",
-        "choices",
+        "surroundings",
         "counter",
         "done",
         "left",
@@ -89,7 +89,7 @@ class SegmentState:
         self.name = name
         self.counter = counter
         self.lock = threading.RLock()
-        self.choices = choices()
+        self.surroundings = Surroundings.here()
         self.program: Program | None = None
         self.open_tape: Any = None
         self.sources: dict[Key, Source] = {}
@@ -120,7 +120,7 @@ class SegmentState:
         """Return the tensor that a handle stands for, replaying its group if need be."""
         key = (arg[0], arg[1])
         base = self.memo.get(key)
-        if base is not None and base._version != self.made[key]:
+        if base is not None and version_of(base) != self.made[key]:
             raise self._spoiled(base, self.made[key])
         if base is not None and not self.served:
             there: torch.Tensor = rebuild(base, arg)
@@ -128,7 +128,7 @@ class SegmentState:
         with self.lock:
             base = self.memo.get(key)
             if base is None:
-                base = run_below(self.choices, self._make, key)
+                base = run_below(self.surroundings, self._make, key)
             view: torch.Tensor = rebuild(base, arg)
             if self.served:
                 self._count_serving(key)
@@ -178,7 +178,7 @@ class SegmentState:
         for key in group.makes:
             if self.left.get(key, 0) > 0 or self.cell_uses.get(key, 0) > 0:
                 self.memo[key] = env[key]
-                self.made[key] = env[key]._version
+                self.made[key] = version_of(env[key])
                 if keep_graph:
                     self.served[key] = 0
 
@@ -308,7 +308,12 @@ class SegmentState:
                 return _redraw(record, built, named, self.rng[number])
             return func(*built, **named)
 
-        return run() if record.choices is None else run_below(record.choices, run)
+        return run() if record.choices is None else run_chosen(record.choices, run)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return a tensor's version; those made in inference mode have none."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:

@@ -11,9 +11,12 @@ SAFE FROM INTERRUPTS    a signal handler may raise between any two lines of Pyth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from planner.replay.stack import foreign_modes, only_modes
 
 T = TypeVar("T")
 
@@ -38,27 +41,54 @@ def choices() -> tuple[Any, ...]:
     return tuple(get() for get, _ in _SETTINGS)
 
 
-def run_below(wanted: tuple[Any, ...], work: Callable[..., T], *args: Any) -> T:
-    """Call `work` without autograd and without autocast, under these kernel choices.
+class Surroundings(NamedTuple):
+    """Where a segment was opened: the settings, and the modes that may change what ops compute."""
+
+    choices: tuple[Any, ...]
+    modes: tuple[TorchDispatchMode, ...]
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        """Return those in force now."""
+        return cls(choices(), foreign_modes())
+
+
+def run_below(wanted: Surroundings, work: Callable[..., T], *args: Any) -> T:
+    """Call `work` without autograd and without autocast, in these surroundings.
 
     The ops of a tape already are what autocast made of them. Gradients count as on all the same:
     some kernels ask (oneDNN's LSTM fills its workspace only then), and backward runs with them off.
     """
-    before, grad, levels = choices(), torch.is_grad_enabled(), _batching_levels()
+    if wanted.modes != foreign_modes():
+        with only_modes(wanted.modes):
+            return run_chosen(wanted.choices, lambda: _below(work, *args))
+    return run_chosen(wanted.choices, lambda: _below(work, *args))
+
+
+def run_chosen(wanted: tuple[Any, ...], work: Callable[[], T]) -> T:
+    """Call `work` under these kernel choices."""
+    before = choices()
+    if wanted == before:
+        return work()
+    try:
+        _put(wanted)
+        return work()
+    finally:
+        _put(before)
+
+
+def _below(work: Callable[..., T], *args: Any) -> T:
+    grad, levels = torch.is_grad_enabled(), _batching_levels()
     try:
         torch._C._set_grad_enabled(True)
         for _ in range(levels):
             torch._C._vmapmode_decrement_nesting()
-        if wanted != before:
-            _put(wanted)
         with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
             return work(*args)
     finally:
         for _ in range(levels):
             torch._C._vmapmode_increment_nesting()
         torch._C._set_grad_enabled(grad)
-        if wanted != before:
-            _put(before)
 
 
 def _batching_levels() -> int:

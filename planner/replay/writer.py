@@ -73,7 +73,7 @@ class TapeWriter(TorchDispatchMode):
             return self._record_opaque(func, args, kwargs)
         record, written = write_record(self.flow, func, traits, args, kwargs)
         now = choices()
-        record.choices = now if now != self.state.choices else None
+        record.choices = now if now != self.state.surroundings.choices else None
         for tensor in written:
             self._copy_before_write(tensor)
         self.before_hidden_writes(record, args)
