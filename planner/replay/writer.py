@@ -226,6 +226,10 @@ class TapeWriter(TorchDispatchMode):
             self.wished.update(record.keep)
             if self.namer is not None and record.address:
                 self.namer(str(record.func), record.address)
+            if record.device.type == "cpu":  # nobody looked whether they were written unseen
+                flow.blank.update(slot for slot, _ in record.makes)
+        for slot, storage in flow.storages.items():
+            flow.contents.seal(slot, storage)
 
     def _catch_up(self, arg: Arg) -> None:
         flow, slot = self.flow, arg.slot
