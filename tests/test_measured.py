@@ -18,6 +18,7 @@ from planner.documents import Plan, Profile
 from planner.documents.progress import Progress
 from planner.graph import Graph, resolve
 from planner.planning.measured import settle_measured
+from planner.planning.measured_bench import gains
 from planner.planning.measured_study import quietly
 from planner.planning.measured_wanted import Wanted
 from planner.planning.settle import settle
@@ -302,3 +303,14 @@ def test_optuna_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
         logging.getLogger("optuna").warning("hello")
     assert caplog.text == ""
     assert not logging.getLogger("optuna").disabled
+
+
+def test_a_lucky_reading_is_no_gain() -> None:
+    times = {"seed": [100, 100, 100, 100], "lucky": [60, 104, 104, 104], "fast": [90, 90, 95, 90]}
+
+    class Bench:
+        def time_ns(self, plan: str) -> int:
+            return times[plan].pop()
+
+    found = gains(Bench(), ("seed", "lucky", "fast"), 4)  # type: ignore[arg-type]
+    assert found == pytest.approx([0.0, -0.04, 0.1])

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from planner.documents import Pins, Plan, Profile
 from planner.documents.progress import Progress
 from planner.graph import Graph, Span, resolve
-from planner.planning.measured_bench import Bench, StepBench, times_ns
+from planner.planning.measured_bench import Bench, StepBench, gains
 from planner.planning.measured_charter import Charter, facts_of, study_name
 from planner.planning.measured_study import (
     FINISHED,
@@ -47,7 +47,7 @@ MOST_SEEDS = 6
 """Plans to begin with: the best by prediction and its neighbours."""
 FINALISTS = 3
 """The best trials, which run against the seed once more."""
-FINAL_ROUNDS = 12
+FINAL_ROUNDS = 16
 LEAST_GAIN = 0.005
 """What a plan must save of the seed's step to be preferred: less is within the noise."""
 
@@ -158,12 +158,11 @@ class _Race:
         plans = [seed, *self._finalists()]
         best, gain = seed, 0.0
         if len(plans) > 1:
-            *_, times = times_ns(self.trials.bench, plans, FINAL_ROUNDS)
-            at = times.index(min(times))
-            gain = 1 - times[at] / max(times[0], 1)
-            if gain >= LEAST_GAIN:
-                best = plans[at]
-        self.limits.say(self._progress(stopped, gain if best is not seed else 0.0))
+            found = gains(self.trials.bench, plans, FINAL_ROUNDS)
+            if max(found) >= LEAST_GAIN:
+                gain = max(found)
+                best = plans[found.index(gain)]
+        self.limits.say(self._progress(stopped, gain))
         return best
 
     def _finalists(self) -> Iterator[Plan]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from typing import Protocol
 
 from planner.applier.gates import install
@@ -83,3 +84,15 @@ def times_ns(bench: Bench, plans: Sequence[Plan], rounds: int) -> Iterator[tuple
         now = [bench.time_ns(plan) for plan in plans]
         best = [min(pair) for pair in zip(best, now, strict=True)] if best else now
         yield tuple(best)
+
+
+def gains(bench: Bench, plans: Sequence[Plan], rounds: int) -> list[float]:
+    """Return by how much of its time each plan is faster than the first one, for sure.
+
+    All run in turn. The least times alone may owe a difference to one lucky reading, the medians to
+    a busy hour: the smaller gain of the two counts.
+    """
+    readings = [[bench.time_ns(plan) for plan in plans] for _ in range(rounds)]
+    first, *_ = columns = list(zip(*readings, strict=True))
+    ratios = ((min(c) / min(first), median(c) / median(first)) for c in columns)
+    return [1 - max(pair) for pair in ratios]

@@ -57,7 +57,7 @@ def search(
         raise PlannerError(
             f"unknown search method {method!r}",
             cause="a misspelt name",
-            fix="use one of " + ", ".join(METHODS),
+            fix="use one of " + ", ".join(METHODS) + ", or optuna where the step can be run",
         )
     planner = _planner(graph, pins, exclusions)
     return planner.search(budget_bytes, method)
