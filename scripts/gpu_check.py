@@ -24,11 +24,11 @@ from torch import nn
 
 import planner
 from planner.applier import manual_plan
+from planner.profiler.same_state import from_same_state
 from planner.profiler.step import Step, make_step
 from planner.profiler.timing import time_run
 from planner.units import MIB
 from planner.verifier.measure import (
-    from_same_state,
     measure_peak,
     run_for_results,
     same_results,

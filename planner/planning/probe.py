@@ -7,8 +7,8 @@ from planner.applier.runtime import Runtime
 from planner.documents import Exclusion, Plan
 from planner.errors import PlannerError, ReplayError
 from planner.graph.address import unit_of
+from planner.profiler.same_state import from_same_state
 from planner.profiler.step import Step
-from planner.verifier.measure import from_same_state
 
 
 def probe(step: Step, plan: Plan, known: set[str]) -> list[Exclusion]:

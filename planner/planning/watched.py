@@ -16,9 +16,10 @@ from planner.documents import Plan, Profile
 from planner.graph import Graph, resolve, simulate
 from planner.graph.effect import effects_of
 from planner.profiler.allocator import Workspaces, workspaces_of
+from planner.profiler.same_state import from_same_state
 from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer
-from planner.verifier.measure import from_same_state, measure_time
+from planner.verifier.measure import measure_time
 
 RUNS = 2
 

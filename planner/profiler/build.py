@@ -1,8 +1,8 @@
 """Profiles a model: runs its step a few times and writes down what happened as a `Profile`.
 
-Runs: one to warm up (lazy state, caches), one recorded, one forward with everything given up (the
-natural deaths), plain ones timed, and some with every op timed. All begin from the same state, and
-afterwards everything is as it was.
+Runs: one to warm up (the allocator, kernels that tune themselves), one recorded, one forward with
+everything given up (the natural deaths), plain ones timed, and some with every op timed. All begin
+from the same state, and afterwards everything is as it was.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from planner.profiler.meter import meter_for
 from planner.profiler.natural import merge_lives
 from planner.profiler.peak import peak_of
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
+from planner.profiler.same_state import from_same_state
 from planner.profiler.state import preserve
 from planner.profiler.step import Step, model_device
 from planner.profiler.storages import tensors_in
@@ -61,11 +62,9 @@ def build_profile(
         with preserve(model, step.optimizer, step):
             run()
 
-    with preserve(model, step.optimizer, step):
-        clear_gradients(step)
+    with from_same_state(step):
         say("warm up")
-        step.run()
-        clear_gradients(step)
+        fresh(step.run)
         say("record")
         plain: list[Recording] = []
         recorder = StepRecorder(model, workspaces=workspaces or workspaces_of(device))
@@ -91,15 +90,6 @@ def build_profile(
 def _under(timer: OpTimer, step: Step) -> None:
     with timer:
         step.run()
-
-
-def clear_gradients(step: Step) -> None:
-    """Begin without gradients, of parameters and of inputs; with those that the step adds to."""
-    for tensor in (*step.model.parameters(), *step.input_tensors):
-        tensor.grad = None
-    for parameter in step.model.parameters() if step.accumulates else ():
-        if parameter.requires_grad:
-            parameter.grad = torch.zeros_like(parameter)
 
 
 def tracked(step: Step) -> dict[str, list[torch.Tensor]]:

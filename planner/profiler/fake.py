@@ -28,10 +28,11 @@ from torch._subclasses.fake_tensor import (
 from planner.documents import Profile
 from planner.errors import PlannerError, StepError
 from planner.profiler.answers import told
-from planner.profiler.build import clear_gradients, to_profile, tracked
+from planner.profiler.build import to_profile, tracked
 from planner.profiler.cost_model import CostModel
 from planner.profiler.fakes import fake_step, untouched
 from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
+from planner.profiler.same_state import begin, clear_gradients
 from planner.profiler.step import Step
 from planner.replay.flow import PLAIN
 from planner.replay.record import OpRecord, tensors_in
@@ -74,8 +75,7 @@ def build_fake_profile(
     with explained(), fake_step(step, device) as fake:
         say("warm up")
         with told(answers):
-            fake.run()
-        clear_gradients(fake)
+            begin(fake)
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1

@@ -13,8 +13,9 @@ from typing import Any
 from planner.documents import Profile
 from planner.profiler.allocator import Workspaces, workspaces_of
 from planner.profiler.answers import Listening
-from planner.profiler.build import SHORT_STEP_NS, clear_gradients, tracked
+from planner.profiler.build import SHORT_STEP_NS, tracked
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
+from planner.profiler.same_state import clear_gradients
 from planner.profiler.state import preserve
 from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer, best_op_times

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from planner.profiler.build import clear_gradients
 from planner.profiler.meter import meter_for, step_tensors
-from planner.profiler.state import preserve
+from planner.profiler.same_state import from_same_state
 from planner.profiler.step import Step, model_device
 from planner.profiler.timing import time_run
 from planner.replay.audit import same_bits
@@ -27,20 +25,6 @@ class Results:
     gradients: Tensors
     buffers: Tensors
     replayed_ops: int
-
-
-@contextmanager
-def from_same_state(step: Step) -> Iterator[None]:
-    """Run a step without gradients to begin with, and put everything back afterwards.
-
-    An optimizer without state yet gets it from a step before: every later step has it.
-    """
-    with preserve(step.model, step.optimizer, step):
-        clear_gradients(step)
-        if step.optimizer is not None and not step.optimizer.state:
-            step.run()
-            clear_gradients(step)
-        yield
 
 
 def measure_peak(step: Step) -> int:
