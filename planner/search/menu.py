@@ -140,10 +140,10 @@ class Menu:
         few = len(self.blocks) <= _FEW_BLOCKS
         return Recursion(facts, self.blocks.kinds, 1_000 if few else _MOST_WAYS)
 
-    def _ways(self, first: int, stop: int) -> list[Cuts] | None:
-        """Where to cut the replay of a run; None where the recursion does not tell."""
+    def _ways(self, first: int, stop: int) -> list[Cuts]:
+        """Where to cut the replay of a run, as far as the recursion tells."""
         if self.recursion is None or stop - first > PARTED_BLOCKS:
-            return None
+            return []
         parted = [way for way in self.recursion.front(first, stop) if way.cut]
         return [
             tuple((self.edges[block], depth) for block, depth in way.cuts(first))

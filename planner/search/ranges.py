@@ -47,14 +47,12 @@ class Range:
         self.forced = self._forced()
         self.fixed = self._made_by(wishes.excluded)
 
-    def proposals(
-        self, frontier: bool, ways: Iterable[Cuts] | None = None
-    ) -> Iterator[tuple[Span, ...]]:
+    def proposals(self, frontier: bool, ways: Iterable[Cuts] = ()) -> Iterator[tuple[Span, ...]]:
         """Yield span tuples, cheapest in time first: as little as possible, ..., everything.
 
         Args:
             frontier: whether to look for keep sets between those.
-            ways: where to cut the replay of everything; a few are found here if None.
+            ways: where to cut the replay of everything; a few are found here if there are none.
         """
         least = frozenset(self.forced)
         yield self._spans(least)
@@ -65,7 +63,7 @@ class Range:
                 yield self.spans_of(choice)
         everything = self._spans(self.wanted)
         yield everything
-        for cuts in self._nested() if ways is None else ways:
+        for cuts in ways or self._nested():
             yield with_cuts(everything, cuts)
 
     def _nested(self) -> Iterator[Cuts]:
