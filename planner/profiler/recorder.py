@@ -190,7 +190,7 @@ class StepRecorder(TorchDispatchMode):
         op.outputs = (*record.makes, *(new for _, new in record.writes))
         op.random, op.replayable = record.random, True
         op.flops = flops_of(record.func, args, kwargs, out)
-        for tensor in tensors_in((args, kwargs, out)):
+        for tensor in filter(self._on_tape, tensors_in((args, kwargs, out))):
             slot = self.flow.known.get(tensor.untyped_storage()._cdata)
             life = self.recording.lives.number(tensor)
             if slot is not None and life is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from planner.graph.cost import REPLAY_OP_NS, TAPE_OP_NS
@@ -47,7 +47,7 @@ class Range:
         self.forced = self._forced()
         self.fixed = self._made_by(wishes.excluded)
 
-    def proposals(self, frontier: bool, ways: Iterable[Cuts] = ()) -> Iterator[tuple[Span, ...]]:
+    def proposals(self, frontier: bool, ways: Sequence[Cuts] = ()) -> Iterator[tuple[Span, ...]]:
         """Yield span tuples, cheapest in time first: as little as possible, ..., everything.
 
         Args:
