@@ -76,6 +76,9 @@ def build_fake_profile(
         say("warm up")
         with told(answers):
             begin(fake)
+        with untouched(fake), told(answers):  # fakes that are made the first time are held on to
+            fake.run()
+        clear_gradients(fake)
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
