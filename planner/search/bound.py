@@ -82,7 +82,9 @@ class LowerBound:
     ) -> float | None:
         graph = self.graph
         later = frozenset(v for v in problem.wanted if self._asked_after(v, moment))
-        gone = sum(graph.profile.storages[s].bytes for s in {graph.storage_of(v) for v in later})
+        never = (v for v in problem.wanted if self._first_asked(v) < 0)  # given up for nothing
+        storages = {graph.storage_of(v) for v in (*later, *never)}
+        gone = sum(self._live_bytes(s, moment) for s in storages)
         fixed = int(graph.plain_live[moment]) - gone
         sizes = {
             v: size
@@ -94,10 +96,16 @@ class LowerBound:
 
     def _asked_after(self, value: int, moment: int) -> bool:
         """Live at the moment in the plain step, and unpacked only after it."""
-        storage = self.graph.profile.storages[self.graph.storage_of(value)]
-        needed = [t.unpacked_at for t in self.graph.saved_of(value) if t.unpacked_at >= 0]
-        asked = min(needed, default=-1)
-        return storage.birth <= moment <= storage.death and asked > moment
+        live = self._live_bytes(self.graph.storage_of(value), moment) > 0
+        return live and self._first_asked(value) > moment
+
+    def _first_asked(self, value: int) -> int:
+        needed = (t.unpacked_at for t in self.graph.saved_of(value) if t.unpacked_at >= 0)
+        return min(needed, default=-1)
+
+    def _live_bytes(self, number: int, moment: int) -> int:
+        storage = self.graph.profile.storages[number]
+        return storage.bytes if storage.birth <= moment <= storage.death else 0
 
 
 def _moments(graph: Graph, first: int) -> list[int]:
