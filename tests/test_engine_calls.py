@@ -8,14 +8,13 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, copied, give_up, one_thread, weighted_sum
+from engine_runs import assert_clean, assert_same, copied, give_up, weighted_sum
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -55,12 +54,7 @@ UNITS = ("parts.0", "parts.1", "parts.2")
 Scenario = Callable[[nn.Module], Any]
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    assert_clean()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def batch(rows: int = 4) -> Tensor:

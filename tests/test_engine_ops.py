@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, give_up, one_thread, train
+from engine_runs import assert_same, give_up, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -261,12 +260,7 @@ def inputs(batch: int) -> tuple[Tensor]:
     return (torch.randn(batch, 6, generator=torch.Generator().manual_seed(batch)).requires_grad_(),)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    assert_clean()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def compare(model: nn.Module, *units: str) -> None:

@@ -5,14 +5,13 @@ Each body runs several steps: the first is recorded, later ones are followed or 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, copied, give_up, one_thread, train, weighted_sum
+from engine_runs import assert_same, copied, give_up, train, weighted_sum
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -51,12 +50,7 @@ def inputs(batch: int) -> tuple[Tensor]:
     return (torch.randn(batch, WIDTH, generator=generator).requires_grad_(),)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    assert_clean()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 BODIES: dict[str, Callable[[Part, Tensor], Tensor]] = {}

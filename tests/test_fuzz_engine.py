@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, one_thread, train
+from engine_runs import assert_clean, assert_same, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -237,11 +235,7 @@ def op_addresses(net: Net, units: list[str]) -> list[str]:
     return names + [f"{unit}.layer/addmm/0" for unit in units]
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("quiet_thread")
 
 
 @given(data=st.data())

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, copied, give_up, one_thread, weighted_sum
+from engine_runs import assert_clean, assert_same, copied, give_up, weighted_sum
 from torch import Tensor, nn
 
 import planner
@@ -51,12 +50,7 @@ class Net(nn.Module):
         return x
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    assert_clean()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def batch(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

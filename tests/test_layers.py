@@ -7,14 +7,13 @@ layer's own output.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, give_up, one_thread, train
+from engine_runs import assert_clean, assert_same, give_up, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -796,11 +795,7 @@ ALL = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("quiet_thread")
 
 
 @pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])

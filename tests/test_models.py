@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,15 +19,7 @@ EXACT_WITHIN: dict[str, float] = {}
 """How far the predicted peak may be off, as a share; to the byte where nothing is said."""
 
 
-@pytest.fixture(autouse=True)
-def quiet_single_thread() -> Iterator[None]:
-    """Tiny models are faster on one thread, and their library warns about tiny models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("quiet_thread")
 
 
 @pytest.fixture(params=ZOO)

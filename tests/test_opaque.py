@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, give_up, one_thread, train
+from engine_runs import assert_same, give_up, train
 from torch import Tensor, nn
 
 import planner
@@ -193,12 +192,7 @@ class Net(nn.Module):
         return self.wide(self.part(x)).sin()
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    assert_clean()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, give_up, one_thread, train
+from engine_runs import assert_same, give_up, train
 from torch import Tensor, nn
 
 import planner
@@ -68,12 +66,7 @@ def inputs(batch: int) -> tuple[Tensor]:
     return (torch.randn(batch, 6, generator=torch.Generator().manual_seed(batch)).requires_grad_(),)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    assert_clean()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture

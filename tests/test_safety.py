@@ -6,14 +6,12 @@ import contextlib
 import copy
 import gc
 import threading
-import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from engine_runs import assert_clean, assert_same, copied, give_up, one_thread, weighted_sum
+from engine_runs import assert_clean, assert_same, copied, give_up, weighted_sum
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -79,12 +77,7 @@ class Net(nn.Module):
 UNITS = ("parts.0", "parts.1", "parts.2")
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with one_thread(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    assert_clean()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def batch(rows: int = 4) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,15 +41,7 @@ def over(*situations: Situation) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("situation", situations, ids=names, indirect=True)
 
 
-@pytest.fixture(autouse=True)
-def quiet_single_thread() -> Iterator[None]:
-    """Tiny models are faster on one thread, and their libraries warn about what is tested here."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("quiet_thread")
 
 
 @pytest.fixture
