@@ -39,8 +39,8 @@ _ALIASES_UNDECLARED = frozenset({"aten::_unsafe_view", "aten::_reshape_alias"})
 _RELABELS = frozenset(
     {"aten::_conj", "aten::_neg_view", "aten::view_as_real", "aten::view_as_complex"}
 )
-"""Views that change what the bytes mean. A tape notes them, so that a followed run need not look
-at dtype and conjugate bits of every tensor (`aten::view.dtype` is noted for the same reason)."""
+"""Views that change what the bytes mean, as `aten::view.dtype` does. A tape notes them, and a
+followed run looks at the conjugate bits of tensors only after the first of them."""
 _OVERWRITES = frozenset(
     {
         "aten::copy_",

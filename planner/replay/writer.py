@@ -226,8 +226,9 @@ class TapeWriter(TorchDispatchMode):
             self.wished.update(record.keep)
             if self.namer is not None and record.address:
                 self.namer(str(record.func), record.address)
-            if record.device.type == "cpu":  # nobody looked whether they were written unseen
-                flow.blank.update(slot for slot, _ in record.makes)
+        # Nobody looked whether what the followed part made was written unseen since.
+        made = (key for r in self.records if r.device.type == "cpu" for key in r.makes)
+        flow.blank.update(slot for slot, _ in made)
         for slot, storage in flow.storages.items():
             flow.contents.seal(slot, storage)
 
