@@ -53,7 +53,7 @@ class StepBench:
     def is_right(self, plan: Plan) -> bool:
         """Probe the plan and compare its results with plain's."""
         try:
-            if probe(self.step, plan, set()):
+            if probe(self.step, plan):
                 return False
             check_same_results(self.step, plan)
         except PlannerError:

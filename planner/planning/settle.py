@@ -3,18 +3,24 @@
 Each candidate of the search is probed (replays equal their originals bit for bit; what differs is
 excluded by name) and measured; over the budget, the search is tightened by the difference. Where
 what was excluded leaves no plan within the budget, the fallback runtime is tried.
+
+Every round asks the search for less than the round before: units are left out that are not yet
+(see `planner.planning.blame`), or the target is under what the last plan was predicted to take. A
+fault that leaving units out does not mend ends the rounds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from planner.documents import Exclusion, Pins, Plan, Profile
-from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.applier.runtime import segment_label
+from planner.documents import Exclusion, Pins, Plan, Profile, Segment
+from planner.errors import InfeasibleBudgetError, PlannerError, ReplayError
 from planner.graph import Graph
+from planner.planning.blame import exclusions_for
 from planner.planning.fallback import unseen_units, with_checkpoints
 from planner.planning.offline import from_profile
-from planner.planning.probe import probe
+from planner.planning.probe import Fault, probe
 from planner.planning.promises import check_same_results, planned_peak
 from planner.profiler.step import Step
 
@@ -36,6 +42,8 @@ def settle(
     Raises:
         InfeasibleBudgetError: no plan reaches the budget, predicted or measured.
         UnknownUnitError: a pin names no unit.
+        ReplayError: a replay that the budget asks for is wrong, and no unit can be left out for it.
+        PlannerError: no plan held what it promised.
     """
     settling = _Settling(step, profile, graph or Graph.of(profile), method, pins)
     try:
@@ -46,13 +54,15 @@ def settle(
 
 @dataclass(frozen=True, slots=True)
 class _Settling:
-    """One model, one profile, one set of wishes."""
+    """One model, one profile, one set of wishes; what ran once is remembered, by segments."""
 
     step: Step
     profile: Profile
     graph: Graph
     method: str
     pins: Pins
+    faults: dict[tuple[Segment, ...], list[Fault]] = field(default_factory=dict)
+    peaks: dict[tuple[Segment, ...], int] = field(default_factory=dict)
 
     def within(self, budget_bytes: int) -> Plan:
         """Return a probed and measured plan within the budget."""
@@ -66,20 +76,25 @@ class _Settling:
                 infeasible = error
                 plan = self._search(error.min_peak_bytes, exclusions)
             plan = replace(plan, budget_bytes=budget_bytes)
-            found = self._probe(plan, exclusions)
+            faults = self._probe(plan)
+            known = {e.unit for e in plan.exclusions}
+            found = [e for e in exclusions_for(self.graph, plan, faults) if e.unit not in known]
             if found:
                 exclusions += found
                 continue
+            if not faults and plan.predicted_peak_bytes <= budget_bytes:
+                measured = self._measure(plan)
+                if measured <= budget_bytes:
+                    self._compare(plan)
+                    return replace(plan, measured_peak_bytes=measured)
+                target = plan.predicted_peak_bytes - (measured - budget_bytes)
             if infeasible is not None:
-                return self._with_fallback(plan, infeasible, exclusions)
-            measured = self._measure(plan)
-            if measured <= budget_bytes:
-                self._compare(plan)
-                return replace(plan, measured_peak_bytes=measured)
-            target -= measured - budget_bytes
+                return self._with_fallback(_without(plan, faults), infeasible, exclusions)
+            if faults:
+                raise self._unmended(faults[0], exclusions)
         raise PlannerError(
             f"no plan for this {self.profile.model_class} held what it promised in {ROUNDS} rounds",
-            numbers=f"{len(exclusions)} units excluded: {', '.join(e.unit for e in exclusions)}",
+            numbers=f"budget {budget_bytes} B; units left out: {_names(exclusions)}",
             cause="replays differ from the forward, or the step changes from run to run",
             fix="make the step deterministic, or pin the units with save=[...]",
         )
@@ -92,6 +107,8 @@ class _Settling:
                 self.within(lowest)
             except InfeasibleBudgetError as again:
                 lowest = max(again.min_peak_bytes, lowest + lowest // 100)
+            except ReplayError:
+                lowest = self.profile.plain_peak_bytes
             else:
                 break
         else:
@@ -110,19 +127,32 @@ class _Settling:
             graph=self.graph,
         )
 
-    def _probe(self, plan: Plan, exclusions: list[Exclusion]) -> list[Exclusion]:
-        if not plan.segments:
-            return []
-        return probe(self.step, plan, {e.unit for e in exclusions})
+    def _probe(self, plan: Plan) -> list[Fault]:
+        if plan.segments not in self.faults:
+            self.faults[plan.segments] = probe(self.step, plan) if plan.segments else []
+        return self.faults[plan.segments]
 
     def _measure(self, plan: Plan) -> int:
         if not plan.segments:
             return self.profile.plain_peak_bytes
-        return planned_peak(self.step, plan)
+        if plan.segments not in self.peaks:
+            self.peaks[plan.segments] = planned_peak(self.step, plan)
+        return self.peaks[plan.segments]
 
     def _compare(self, plan: Plan) -> None:
         if plan.segments:
             check_same_results(self.step, plan)
+
+    def _unmended(self, fault: Fault, exclusions: list[Exclusion]) -> ReplayError:
+        return ReplayError(
+            f"a replay in this {self.profile.model_class} is wrong, and no unit can be left out for"
+            f" it: {fault.segment}",
+            numbers=f"{fault.reason}; units left out: {_names(exclusions)}",
+            cause="code that is no unit's own: it stands between the units, or runs only in a later"
+            " call of the model",
+            fix="move that code into a module of its own, or raise the budget",
+            unit=fault.segment,
+        )
 
     def _with_fallback(
         self, plan: Plan, error: InfeasibleBudgetError, exclusions: list[Exclusion]
@@ -145,3 +175,13 @@ class _Settling:
         raise InfeasibleBudgetError(
             budget_bytes=budget_bytes, min_peak_bytes=lowest, holders=error.holders
         )
+
+
+def _names(exclusions: list[Exclusion]) -> str:
+    return ", ".join(e.unit for e in exclusions) or "none"
+
+
+def _without(plan: Plan, faults: list[Fault]) -> Plan:
+    """Return the plan without the segments at fault."""
+    wrong = {fault.segment for fault in faults}
+    return replace(plan, segments=tuple(s for s in plan.segments if segment_label(s) not in wrong))

@@ -1,0 +1,66 @@
+"""Which units to leave out for replays that are wrong. Nothing runs; called by `settle`.
+
+AN EXCLUSION CHANGES THE PLAN where the unit makes, within the segment at fault, something that the
+segment does not keep: a unit that is left out keeps what its ops make. One that makes nothing
+there, or whose values stay already, is no help: the search would come back with the same segment,
+and the probe with the same fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from planner.applier.runtime import segment_label
+from planner.documents import Exclusion, Plan, UnitCall
+from planner.graph import Graph, Span, resolve
+from planner.planning.probe import Fault
+
+
+def exclusions_for(graph: Graph, plan: Plan, faults: Iterable[Fault]) -> list[Exclusion]:
+    """Return what to leave out: the units of the ops at fault, and others where that is no help.
+
+    For those and where the unit is not known, that is the first one that the segment runs again.
+    """
+    found: dict[str, Exclusion] = {}
+    for fault in faults:
+        spans = _spans(graph, plan, fault.segment)
+        units = (fault.unit, *_units_in(graph, spans))
+        helps = (unit for unit in units if unit and _would_change(graph, spans, unit))
+        for unit in (fault.unit, next(helps, "")):
+            if unit:
+                found.setdefault(unit, Exclusion(unit, fault.reason))
+    return list(found.values())
+
+
+def _spans(graph: Graph, plan: Plan, label: str) -> tuple[Span, ...]:
+    return resolve(graph, [s for s in plan.segments if segment_label(s) == label])
+
+
+def _units_in(graph: Graph, spans: Iterable[Span]) -> Iterator[str]:
+    """The units that begin within the spans, outer ones first; then those around, inner ones first.
+
+    The root is not among them: without it nothing would be left to give up.
+    """
+    for span in spans:
+        calls = [u for u in _first_calls(graph) if u.enter < span.stop and span.start < u.exit]
+        inside = [u for u in calls if u.enter >= span.start]
+        around = [u for u in calls if u.enter < span.start]
+        for unit in (*inside, *reversed(around)):
+            yield unit.name
+
+
+def _would_change(graph: Graph, spans: Iterable[Span], name: str) -> bool:
+    """Tell whether a unit makes anything within the spans that they do not keep."""
+    calls = [unit for unit in _first_calls(graph) if unit.name == name]
+    return any(
+        graph.made_inside(value, span.start, span.stop) and value not in span.keep
+        for span in spans
+        for unit in calls
+        for op in range(max(unit.enter, span.start), min(unit.exit, span.stop))
+        for value in graph.outputs(op)
+    )
+
+
+def _first_calls(graph: Graph) -> Iterator[UnitCall]:
+    """The calls of units within the first root call, parents before children."""
+    return (u for u in graph.profile.units if u.root_call == 0 and u.name)
