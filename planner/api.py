@@ -14,7 +14,6 @@ from planner.documents import Pins, Plan, Profile
 from planner.documents.progress import Progress
 from planner.errors import StepError
 from planner.planning.capped import NEVER, RAN_OUT, settle_capped
-from planner.planning.measured_wanted import Wanted, check_can_run, wanted
 from planner.planning.offline import from_profile
 from planner.planning.settle import settle
 from planner.planning.stored import check_same_step, given_profile
@@ -25,6 +24,7 @@ from planner.profiler.devices import DeviceSpec
 from planner.profiler.estimate import estimate, make_optimizer, on_meta, remarks
 from planner.profiler.fingerprint import unit_prints
 from planner.profiler.step import Step, make_step
+from planner.trials.wanted import Wanted, check_can_run, wanted
 from planner.units import Budget, parse_budget
 from planner.verifier import Verification, verify_plan
 
@@ -218,7 +218,7 @@ def _run(
         else:
             bytes_ = budget.resolve(found.plain_peak_bytes)
             if limits is not None:
-                from planner.planning.measured import settle_measured  # imports Optuna
+                from planner.trials.search import settle_measured  # imports Optuna
 
                 return settle_measured(made, found, bytes_, limits, pins=pins)
             return settle(made, found, bytes_, method=search, pins=pins)

@@ -30,6 +30,16 @@ MAY_IMPORT = {
     "applier": {*BASE, "documents", "replay", "profiler", "graph.address"},
     "verifier": {*BASE, "documents", "profiler", "applier", "report", "replay.audit"},
     "planning": {*BASE, "documents", "profiler", "graph", "search", "applier", "verifier"},
+    "trials": {
+        *BASE,
+        "documents",
+        "profiler",
+        "graph",
+        "search",
+        "planning",
+        "applier",
+        "verifier",
+    },
     "live": {
         *BASE,
         "documents",
@@ -38,7 +48,7 @@ MAY_IMPORT = {
         "applier",
         "planning",
     },
-    "api": {*BASE, "documents", "profiler", "planning", "verifier"},
+    "api": {*BASE, "documents", "profiler", "planning", "trials", "verifier"},
     "frontiers": {*BASE, "documents", "graph", "search", "profiler", "api"},
     "insight": {*BASE, "documents", "graph", "search", "report"},
     "batches": {

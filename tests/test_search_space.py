@@ -7,10 +7,9 @@ import random
 
 import pytest
 import torch
-from measured_bench import believed, blocks
+from trials_bench import believed, blocks
 
 from planner.graph import Graph, IllegalSpanError, Span, simulate
-from planner.planning.measured_charter import Charter, facts_of
 from planner.search import search
 from planner.search.levels import space_of
 from planner.search.news import Known, is_news
@@ -18,6 +17,7 @@ from planner.search.pins import Wishes
 from planner.search.points import Points, dropped_and_held
 from planner.search.seeds import runners_up
 from planner.search.space import Space
+from planner.trials.charter import Charter, facts_of
 
 Spans = tuple[Span, ...]
 

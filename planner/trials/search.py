@@ -19,20 +19,6 @@ from optuna.trial import TrialState
 from planner.documents import Pins, Plan, Profile
 from planner.documents.progress import Progress
 from planner.graph import Graph, Span, resolve
-from planner.planning.measured_bench import Bench, StepBench, gains
-from planner.planning.measured_charter import Charter, facts_of, study_name
-from planner.planning.measured_study import (
-    FINISHED,
-    SEED,
-    add_seeds,
-    agree,
-    is_stray,
-    open_study,
-    quietly,
-    trials_of,
-)
-from planner.planning.measured_trial import Trials
-from planner.planning.measured_wanted import Wanted
 from planner.planning.settle import settle
 from planner.profiler.step import Step
 from planner.search.levels import space_of
@@ -42,6 +28,20 @@ from planner.search.points import Points
 from planner.search.sampler import PlanSampler
 from planner.search.seeds import runners_up
 from planner.search.space import Point
+from planner.trials.bench import Bench, StepBench, gains
+from planner.trials.charter import Charter, facts_of, study_name
+from planner.trials.study import (
+    FINISHED,
+    SEED,
+    add_seeds,
+    agree,
+    is_stray,
+    open_study,
+    quietly,
+    trials_of,
+)
+from planner.trials.trial import Trials
+from planner.trials.wanted import Wanted
 
 MOST_SEEDS = 6
 """Plans to begin with: the best by prediction and its neighbours."""

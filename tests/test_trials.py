@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from measured_bench import BELIEVED_NS, TrueBench, believed, blocks, with_times
+from trials_bench import BELIEVED_NS, TrueBench, believed, blocks, with_times
 from zoo import ZOO, untouched
 
 import planner
@@ -17,12 +17,12 @@ from planner.cli import main
 from planner.documents import Plan, Profile
 from planner.documents.progress import Progress
 from planner.graph import Graph, resolve
-from planner.planning.measured import settle_measured
-from planner.planning.measured_bench import gains
-from planner.planning.measured_study import quietly
-from planner.planning.measured_wanted import Wanted
 from planner.planning.settle import settle
 from planner.profiler.step import Step
+from planner.trials.bench import gains
+from planner.trials.search import settle_measured
+from planner.trials.study import quietly
+from planner.trials.wanted import Wanted
 
 SLOW = "1."
 """The units that take far longer than the profile believes."""
@@ -204,7 +204,7 @@ def test_the_real_step_leaves_no_trace_and_a_storage_goes_on(tmp_path: Path, url
 
 
 NET_FILE = """
-from measured_bench import blocks
+from trials_bench import blocks
 def net():
     model, x = blocks(3)
     return model, (x,)
@@ -274,7 +274,7 @@ def test_a_study_about_something_else_is_refused(
 ) -> None:
     step, profile, budget = case
     storage = str(tmp_path / "trials.log")
-    monkeypatch.setattr("planner.planning.measured.study_name", lambda *_: "one name for all")
+    monkeypatch.setattr("planner.trials.search.study_name", lambda *_: "one name for all")
     settle_measured(step, profile, budget, Wanted(1, storage=storage))
     with pytest.raises(planner.PlannerError, match="something else: budget") as error:
         settle_measured(step, profile, budget + 4096, Wanted(1, storage=storage))

@@ -20,9 +20,9 @@ import os, sys
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from measured_bench import TrueBench, believed, blocks, with_times
-from planner.planning.measured import settle_measured
-from planner.planning.measured_wanted import Wanted
+from trials_bench import TrueBench, believed, blocks, with_times
+from planner.trials.search import settle_measured
+from planner.trials.wanted import Wanted
 
 plan, trials, kill_after = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model, x = blocks(4)
@@ -111,7 +111,7 @@ def test_a_killed_process_loses_no_finished_trial(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_first_charter_counts(first: int) -> None:
-    from planner.planning.measured_study import agree, is_stray, open_study
+    from planner.trials.study import agree, is_stray, open_study
 
     study = open_study("a study", None)
     charters = [{"facts": {"model": "Net"}, "who": who} for who in (first, 1 - first)]

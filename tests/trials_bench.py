@@ -10,9 +10,9 @@ from torch import nn
 
 from planner.documents import Plan, Profile
 from planner.graph import Graph, resolve, simulate
-from planner.planning.measured_bench import StepBench
 from planner.profiler.build import build_profile
 from planner.profiler.step import Step, make_step
+from planner.trials.bench import StepBench
 
 BELIEVED_NS = 1_000_000
 

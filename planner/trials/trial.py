@@ -14,13 +14,13 @@ from optuna.trial import TrialState
 from planner.documents import Plan
 from planner.errors import PlannerError
 from planner.graph import Graph, IllegalSpanError, Simulation, Span, emit, simulate
-from planner.planning.measured_bench import Bench, times_ns
-from planner.planning.measured_study import trials_of
-from planner.planning.measured_wanted import METHOD
 from planner.search.news import Known
 from planner.search.points import Points, dropped_and_held
 from planner.search.sampler import Forecast
 from planner.search.space import Point
+from planner.trials.bench import Bench, times_ns
+from planner.trials.study import trials_of
+from planner.trials.wanted import METHOD
 
 ROUNDS = 6
 """Readings of each trial; a slow plan is stopped after fewer."""
