@@ -16,7 +16,8 @@ import zoo
 from torch import nn
 
 import planner
-from planner.errors import PlannerError, StepError
+from planner.documents import Plan
+from planner.errors import InfeasibleBudgetError, PlannerError, StepError
 from planner.planning.capped import NEVER, NO_FORWARD, RAN_OUT, UNMEASURED
 from planner.profiler.allocator import ran_out_of_memory
 from planner.profiler.meter import CpuMeter, meter_for, step_tensors
@@ -146,6 +147,39 @@ def test_where_nothing_runs_estimates_stay_and_the_plan_says_so() -> None:
     assert plan.measured_peak_bytes is None and plan.predicted_peak_bytes <= plain * 85 // 100
     assert NO_FORWARD in plan.notes and UNMEASURED in plan.notes
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_plan_that_misses_the_budget_by_a_byte_gives_way_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With room left below the budget, the same plan would be found again."""
+    misses: list[int] = []
+
+    def peak(step: Step, plan: Plan) -> int:
+        if not misses:
+            misses.append(plan.budget_bytes - plan.predicted_peak_bytes + 1)
+        return plan.predicted_peak_bytes + misses[0]
+
+    monkeypatch.setattr("planner.planning.capped.planned_peak", peak)
+    model, x = stack()
+    plan = planner.plan(model, budget_mb="72%", inputs=x, capped=True)
+    assert misses[0] > 100
+    assert plan.measured_peak_bytes == plan.predicted_peak_bytes + misses[0] <= plan.budget_bytes
+
+
+def test_a_budget_that_no_plan_holds_is_named_as_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, x = stack()
+    budget = peak_of(model, x) * 6 // 10
+    model.zero_grad(set_to_none=True)
+    monkeypatch.setattr(
+        "planner.planning.capped.planned_peak",
+        lambda step, plan: plan.predicted_peak_bytes + budget,
+    )
+    with pytest.raises(InfeasibleBudgetError) as raised:
+        planner.plan(model, budget_mb=f"{budget}B", inputs=x, capped=True)
+    assert raised.value.budget_bytes == budget < raised.value.min_peak_bytes
 
 
 def test_a_step_that_looks_at_its_data_is_planned() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.documents import Pins, Plan, Profile
-from planner.errors import PlannerError
+from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph import Graph
 from planner.planning.offline import from_profile
 from planner.planning.promises import planned_peak
@@ -163,9 +163,18 @@ class _Capped:
         budget_bytes = target = self.budget.resolve(profile.plain_peak_bytes)
         smaller = list(SMALLER)
         wanted: Plan | None = None
-        measured = 0
+        measured = miss = 0
         for _ in range(ROUNDS + len(SMALLER)):
-            plan = from_profile(profile, target, method=self.method, pins=self.pins, graph=graph)
+            try:
+                plan = from_profile(
+                    profile, target, method=self.method, pins=self.pins, graph=graph
+                )
+            except InfeasibleBudgetError as error:
+                raise InfeasibleBudgetError(
+                    budget_bytes=budget_bytes,
+                    min_peak_bytes=error.min_peak_bytes + miss,
+                    holders=error.holders,
+                ) from None
             plan = replace(plan, budget_bytes=budget_bytes)
             wanted = wanted or plan
             peak = self._peak(plan)
@@ -180,8 +189,8 @@ class _Capped:
             elif peak <= budget_bytes:
                 return replace(plan, measured_peak_bytes=peak)
             else:
-                measured = peak
-                target -= peak - budget_bytes
+                measured, miss = peak, peak - plan.predicted_peak_bytes
+                target = budget_bytes - miss  # less than this plan was predicted to take
         raise PlannerError(
             f"no plan for this {profile.model_class} held what it promised in {ROUNDS} rounds",
             numbers=f"budget {budget_bytes} B, last measured peak {measured} B",
