@@ -20,10 +20,11 @@ from planner.planning.promises import planned_peak
 from planner.profiler.allocator import (
     CountedWorkspaces,
     Workspaces,
-    in_blocks,
+    blocks_of,
     outside,
     workspaces_of,
 )
+from planner.profiler.blocks import CUDA, in_blocks
 from planner.profiler.build import build_profile
 from planner.profiler.checked import checked, same_forward
 from planner.profiler.cost_model import cost_model_for
@@ -187,7 +188,6 @@ def test_what_the_allocator_tells_is_read_as_peak_over_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert type(workspaces_of(CPU)) is Workspaces
-    assert type(workspaces_of(torch.device("cuda", 0))) is CountedWorkspaces
     begun: list[Any] = []
     stats = {"allocated_bytes.all.peak": 5000, "allocated_bytes.all.current": 3000}
     monkeypatch.setattr(torch.accelerator, "reset_peak_memory_stats", begun.append)
@@ -200,9 +200,9 @@ def test_what_the_allocator_tells_is_read_as_peak_over_what_is_left(
 def test_blocks_of_the_allocator_and_what_else_is_on_the_device() -> None:
     model, x = zoo.small_net(blocks=1)
     profile = build_profile(make_step(model, inputs=x))
-    blocks = in_blocks(profile.storages, torch.device("cuda"))
+    blocks = in_blocks(profile.storages, CUDA)
     assert all(s.bytes % 512 == 0 for s in blocks)
-    assert in_blocks(profile.storages, CPU) == profile.storages
+    assert blocks_of(CPU) is None and in_blocks(profile.storages, None) == profile.storages
     ops = len(profile.ops)
     own = sum(s.bytes for s in blocks if s.birth < 0)
     assert outside(blocks, own, ops) == ()

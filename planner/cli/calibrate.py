@@ -17,7 +17,7 @@ def add_parser(subcommands: Subcommands) -> None:
     parser = add_command(
         subcommands, "calibrate", "Measure this device's rates for estimated step times.", run
     )
-    parser.add_argument("--device", metavar="KIND", help="cpu or cuda (cuda where there is one)")
+    parser.add_argument("--device", metavar="KIND", help="cpu, cuda ... (the accelerator, if any)")
     parser.add_argument("--name", default="", metavar="NAME", help="what to call it")
     add_output(parser, "the device")
 

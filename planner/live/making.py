@@ -10,7 +10,7 @@ from planner.documents import Plan, Profile
 from planner.live.onlookers import unnoticed
 from planner.live.sizes import SizingTimer, with_sizes
 from planner.planning.offline import from_profile
-from planner.profiler.allocator import outside
+from planner.profiler.allocator import allocated_bytes, outside
 from planner.profiler.cost_model import cost_model_for
 from planner.profiler.fake import build_fake_profile
 from planner.profiler.fingerprint import unit_prints
@@ -49,15 +49,12 @@ def plan_from(profile: Profile, budget: Budget, step: Step) -> Plan:
 
 
 def with_others(profile: Profile, device: torch.device) -> Profile:
-    """Return a profile with what else lives on a CUDA device between steps.
+    """Return a profile with what else lives on a device between steps.
 
     Other models, workspaces of libraries, and results of the step before that the loop still holds.
-    The allocator tells; on other devices nothing does.
+    The allocator tells, where it counts.
     """
-    if device.type != "cuda":
-        return profile
-    allocated = torch.cuda.memory_allocated(device)
-    others = outside(profile.storages, allocated, len(profile.ops))
+    others = outside(profile.storages, allocated_bytes(device), len(profile.ops))
     return replace(
         profile,
         storages=(*profile.storages, *others),

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from planner.documents import Profile
-from planner.profiler.allocator import in_blocks
+from planner.profiler.allocator import blocks_of
+from planner.profiler.blocks import in_blocks
 from planner.profiler.peak import peak_of
 from planner.profiler.storages import storages_of, tensors_in
 from planner.profiler.timing import OpTimer
@@ -50,7 +51,7 @@ def with_sizes(profile: Profile, timer: SizingTimer) -> Profile:
         if len(born[index]) == len(timer.sizes[index]):
             for number, size in zip(born[index], timer.sizes[index], strict=True):
                 larger = replace(storages[number], bytes=size)
-                (storages[number],) = in_blocks((larger,), timer.device)
+                (storages[number],) = in_blocks((larger,), blocks_of(timer.device))
     peak = peak_of(storages, len(profile.ops))
     return replace(profile, storages=tuple(storages), plain_peak_bytes=peak)
 

@@ -1,24 +1,55 @@
 """What a device's allocator counts beyond the tensors that ops return.
 
-CUDA's caching allocator hands out blocks of 512 bytes. Kernels take memory from it that no tensor
-shows: workspaces, which live while one op runs, and what libraries and other models hold all the
-time. Used by the recorder and the timers; the CPU's allocator keeps no count.
+Kernels take memory from it that no tensor shows: workspaces, which live while one op runs, and what
+libraries and other models hold all the time. Used by the recorder and the timers. Everything here
+asks `torch.accelerator`, whichever that is; the CPU's allocator keeps no count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import cache
 
 import torch
 
 from planner.documents import Storage
+from planner.profiler.blocks import LARGE_BYTES, UNSPLIT_BYTES, Blocks
 
-CUDA_BLOCK_BYTES = 512
-"""CUDA's caching allocator hands out multiples of this (`kMinBlockSize`), and counts them so."""
-
-_COUNTING = ("cuda", "xpu")
 _PEAK, _NOW = "allocated_bytes.all.peak", "allocated_bytes.all.current"
+
+
+def blocks_of(device: torch.device) -> Blocks | None:
+    """Return how a device's allocator counts; None where none keeps a count.
+
+    Asked once a process, with 12 MiB that are given back: no meter may be open then.
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or device.type != found.type:
+        return None
+    return _asked(torch.accelerator.current_device_index())
+
+
+@cache
+def _asked(index: int) -> Blocks | None:
+    """Let an allocator say its rule by what it counts for two tensors."""
+    try:
+        block = _counted(index, 1)
+        if not block:
+            return None
+        torch.accelerator.empty_cache()  # only fresh memory shows the rule
+        large = LARGE_BYTES + UNSPLIT_BYTES
+        return Blocks(block, whole_pages=_counted(index, large) > -(-large // block) * block)
+    except RuntimeError:  # an accelerator without such an allocator, or not a byte left
+        return None
+
+
+def _counted(index: int, size: int) -> int:
+    before = torch.accelerator.memory_allocated(index)
+    # a storage, not a tensor: no dispatch mode may make a fake of it or count it
+    kept = torch.UntypedStorage(size, device=torch.accelerator.current_accelerator())
+    after: int = torch.accelerator.memory_allocated(index)
+    del kept
+    return after - before
 
 
 class Workspaces:
@@ -54,12 +85,12 @@ class CountedWorkspaces(Workspaces):
 
 def workspaces_of(device: torch.device) -> Workspaces:
     """Return how workspaces on a device are measured."""
-    return CountedWorkspaces(device) if device.type in _COUNTING else Workspaces()
+    return Workspaces() if blocks_of(device) is None else CountedWorkspaces(device)
 
 
 def allocated_bytes(device: torch.device) -> int:
     """Return what the allocator counts now; 0 where nobody counts."""
-    if device.type not in _COUNTING:
+    if blocks_of(device) is None:
         return 0
     found: int = torch.accelerator.memory_allocated(device.index)
     return found
@@ -67,14 +98,14 @@ def allocated_bytes(device: torch.device) -> int:
 
 def warm_libraries(device: torch.device) -> None:
     """Let libraries take what they keep for good: cuBLAS at its first product in either thread."""
-    if device.type in _COUNTING:
+    if blocks_of(device) is not None:
         square = torch.ones(8, 8, device=device, requires_grad=True)
         (square @ square).sum().backward()
 
 
 def release_cached(device: torch.device) -> None:
     """Give back memory that was freed and is kept for later, after an allocation has failed."""
-    if device.type in _COUNTING:
+    if blocks_of(device) is not None:
         torch.accelerator.empty_cache()
 
 
@@ -106,11 +137,3 @@ def outside(storages: Iterable[Storage], baseline_bytes: int, ops: int) -> tuple
     if baseline_bytes <= known:
         return ()
     return (Storage(baseline_bytes - known, "buffer", -1, ops, ops),)
-
-
-def in_blocks(storages: Iterable[Storage], device: torch.device) -> tuple[Storage, ...]:
-    """Count storages as the device's allocator does."""
-    if device.type != "cuda":
-        return tuple(storages)
-    block = CUDA_BLOCK_BYTES
-    return tuple(replace(s, bytes=-(-s.bytes // block) * block) for s in storages)

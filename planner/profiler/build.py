@@ -17,10 +17,11 @@ from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, Unit
 from planner.profiler.allocator import (
     Workspaces,
     as_storage,
-    in_blocks,
+    blocks_of,
     outside,
     workspaces_of,
 )
+from planner.profiler.blocks import in_blocks
 from planner.profiler.fingerprint import fingerprint
 from planner.profiler.meter import meter_for
 from planner.profiler.natural import merge_lives
@@ -191,7 +192,7 @@ class Counted:
 
 def _count(step: Step, device: torch.device) -> Counted | None:
     """Measure the plain step's memory where recorded lives do not tell all of it."""
-    if device.type != "cuda":
+    if blocks_of(device) is None:
         return None
     with preserve(step.model, step.optimizer, step), meter_for(device) as meter:
         step.run()
@@ -203,7 +204,7 @@ def _storages(
 ) -> tuple[Storage, ...]:
     """Return the lives of tensors, the workspaces of ops, and what else is on the device."""
     end = len(plain.ops)
-    found = in_blocks(merge_lives(plain, natural), model_device(step.model))
+    found = in_blocks(merge_lives(plain, natural), blocks_of(model_device(step.model)))
     taken = ((i, op.workspace_bytes) for i, op in enumerate(plain.ops) if op.workspace_bytes)
     found = (*found, *(as_storage(i, size) for i, size in taken))
     return found if counted is None else (*found, *outside(found, counted.baseline_bytes, end))

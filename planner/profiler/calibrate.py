@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -16,26 +17,36 @@ from planner.profiler.devices import DeviceSpec
 from planner.profiler.timing import synchronize
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_SIDE = {"cpu": 384, "cuda": 4096}  # of the matrices
-_ELEMENTS = {"cpu": 2**18, "cuda": 2**26}  # of the vectors: beyond a core's own caches
-_TOKENS = {"cpu": 128, "cuda": 2048}
 _LEAST_RUNS, _SECONDS = 3, 0.15
 _TINY_RUNS = 200
 
 
+class _Sizes(NamedTuple):
+    side: int  # of the matrices
+    elements: int  # of the vectors: beyond a core's own caches
+    tokens: int
+
+
+_CPU, _ACCELERATOR = _Sizes(384, 2**18, 128), _Sizes(4096, 2**26, 2048)
+
+
 def calibrate(device: torch.device | str | None = None, name: str = "") -> DeviceSpec:
-    """Return the rates of a device, by default CUDA's where there is one, else the CPU's.
+    """Return the rates of a device, by default the accelerator's if there is one.
 
     >>> calibrate("cpu").kind
     'cpu'
     """
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = torch.device(device or torch.accelerator.current_accelerator(True) or "cpu")
     with torch.no_grad():
         return _measured(where, name)
 
 
+def _sizes(device: torch.device) -> _Sizes:
+    return _CPU if device.type == "cpu" else _ACCELERATOR
+
+
 def _measured(device: torch.device, name: str) -> DeviceSpec:
-    n = _ELEMENTS[device.type]
+    n = _sizes(device).elements
     x, y = (torch.rand(n, device=device) for _ in range(2))
     rows = x.view(-1, 256)
     seconds = {
@@ -77,7 +88,7 @@ def best_s(run: Callable[[], object], device: torch.device) -> float:
 
 def matmul_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
     """Return the rate of a square matrix product in operations a second."""
-    side = _SIDE[device.type]
+    side = _sizes(device).side
     a, b = (torch.rand(side, side, device=device).to(dtype) for _ in range(2))
     return round(2 * side**3 / best_s(lambda: a @ b, device))
 
@@ -96,7 +107,7 @@ def overhead_ns(device: torch.device) -> int:
 
 def _attention_share(device: torch.device, flops_per_s: float) -> float:
     """Share of the matrix rate that fused attention reaches."""
-    tokens = _TOKENS[device.type]
+    tokens = _sizes(device).tokens
     q = torch.rand(2, 8, tokens, 64, device=device)
     attention = torch.nn.functional.scaled_dot_product_attention
     seconds = best_s(lambda: attention(q, q, q), device)

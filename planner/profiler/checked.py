@@ -16,7 +16,8 @@ from dataclasses import replace
 import torch
 
 from planner.documents import Exclusion, Profile, Storage, UnitCall
-from planner.profiler.allocator import as_storage, in_blocks
+from planner.profiler.allocator import as_storage, blocks_of
+from planner.profiler.blocks import in_blocks
 from planner.profiler.peak import peak_of
 from planner.profiler.recorder import Recording
 from planner.units import format_bytes
@@ -135,7 +136,7 @@ class _Check:
         if real.death is not None and life not in self.real.held:
             natural = min(self.places.get(real.death, ours.natural_death), ours.death)
         found = replace(ours, bytes=real.bytes, natural_death=max(natural, ours.birth))
-        return in_blocks((found,), self.device)[0]
+        return in_blocks((found,), blocks_of(self.device))[0]
 
     def _say(self, op: int, kind: str, what: str) -> None:
         name = self.given.ops[op].name

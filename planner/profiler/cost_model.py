@@ -82,9 +82,11 @@ def cost_model_for(device: torch.device) -> CostModel:
 
 def _spec(device: torch.device) -> DeviceSpec:
     """The row of the table."""
-    if device.type != "cuda":
+    if device.type in ("cpu", "meta"):
         return device_spec("cpu")
-    name = torch.cuda.get_device_name(device).lower().replace(" ", "")
+    module = torch.get_device_module(device)
+    says = getattr(module, "get_device_name", lambda device: device.type)
+    name = says(device).lower().replace(" ", "")
     known = known_devices().values()
     return next((s for s in known if re.search(rf"{s.name}(?!\d)", name)), device_spec("a100"))
 

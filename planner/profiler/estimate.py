@@ -14,7 +14,7 @@ from torch import nn
 
 from planner.documents import Profile
 from planner.errors import InvalidInputsError
-from planner.profiler.allocator import CUDA_BLOCK_BYTES
+from planner.profiler.blocks import CUDA, in_blocks
 from planner.profiler.cost_model import CostModel
 from planner.profiler.devices import DeviceSpec, device_spec
 from planner.profiler.fake import build_fake_profile
@@ -122,10 +122,7 @@ def _with_foreach(step: Step, optimizer: torch.optim.Optimizer) -> Step:
 
 
 def _in_blocks(profile: Profile) -> Profile:
-    """Count memory in the blocks of CUDA's allocator."""
-    storages = tuple(
-        replace(s, bytes=-(-s.bytes // CUDA_BLOCK_BYTES) * CUDA_BLOCK_BYTES)
-        for s in profile.storages
-    )
+    """Count memory as CUDA's allocator does."""
+    storages = in_blocks(profile.storages, CUDA)
     peak = peak_of(storages, len(profile.ops))
     return replace(profile, storages=storages, plain_peak_bytes=peak)

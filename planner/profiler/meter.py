@@ -1,7 +1,7 @@
 """The memory meter: how many bytes of tensors are alive on a device, and the most there were.
 
-`meter_for(device)` gives the meter that decides whether a budget is kept: on CUDA the allocator's
-own `torch.cuda.max_memory_allocated` (`planner.profiler.meter_cuda`), elsewhere an exact count of
+`meter_for(device)` gives the meter that decides whether a budget is kept: the allocator's own count
+where it keeps one, as CUDA's does (`planner.profiler.meter_allocator`), elsewhere an exact count of
 live storages. Used by the recorder and the verifier.
 """
 
@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self, override
 
+from planner.profiler.allocator import blocks_of
 from planner.profiler.storages import storages_of, tensors_in
 
 
@@ -58,14 +59,14 @@ def meter_for(device: torch.device | str, tracked: Iterable[torch.Tensor] = ()) 
 
     Args:
         device: where the model lives.
-        tracked: tensors alive before the step (`step_tensors` lists them). The CUDA meter sees
-            them by itself.
+        tracked: tensors alive before the step (`step_tensors` lists them). An allocator
+            counts them by itself.
     """
     device = torch.device(device)
-    if device.type == "cuda":
-        from planner.profiler.meter_cuda import CudaMeter
+    if blocks_of(device) is not None:
+        from planner.profiler.meter_allocator import AllocatorMeter
 
-        return CudaMeter(device)
+        return AllocatorMeter(device)
     return CpuMeter(tracked) if device.type == "cpu" else StorageMeter(device, tracked)
 
 

@@ -40,6 +40,8 @@ def _accelerator_restorers() -> Iterator[partial[Any]]:
     in_use = not hasattr(module, "is_initialized") or module.is_initialized()
     if in_use and hasattr(module, "get_rng_state_all"):
         yield partial(module.set_rng_state_all, module.get_rng_state_all())
+    elif in_use and hasattr(module, "get_rng_state"):  # one device only
+        yield partial(module.set_rng_state, module.get_rng_state())
 
 
 def _numpy_restorers() -> Iterator[partial[Any]]:

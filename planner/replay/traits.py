@@ -7,7 +7,7 @@ Read once per op from its schema and cached by identity; the few facts that sche
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -158,11 +158,30 @@ def _only_views(schema: Any) -> bool:
     return all(r.alias_info is not None or "Tensor" not in str(r.type) for r in schema.returns)
 
 
-def generator_of(device: torch.device) -> torch.Generator:
+class Random(Protocol):
+    """What random ops draw from."""
+
+    def get_state(self) -> torch.Tensor:
+        """Return the state from which the next op draws."""
+
+    def set_state(self, state: torch.Tensor, /) -> Any:
+        """Let the next op draw from this state."""
+
+
+def generator_of(device: torch.device) -> Random:
     """Return the default generator that random ops on this device draw from."""
     if device.type == "cpu":
         return torch.default_generator
-    module = getattr(torch, device.type)
+    module: Any = torch.get_device_module(device)
+    if not hasattr(module, "default_generators"):
+        return _StateOf(module)
     index = device.index if device.index is not None else module.current_device()
     generator: torch.Generator = module.default_generators[index]
     return generator
+
+
+class _StateOf:
+    """The random state of a device whose generators torch does not show (MPS)."""
+
+    def __init__(self, module: Any) -> None:
+        self.get_state, self.set_state = module.get_rng_state, module.set_rng_state

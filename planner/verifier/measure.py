@@ -84,7 +84,8 @@ def count_forwards(step: Step) -> dict[str, int]:
 
 
 def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.detach().clone()
+    """In host memory: what lies on an accelerator would raise the peaks measured there later."""
+    return None if tensor is None else tensor.detach().to("cpu", copy=True)
 
 
 def same_tensors(a: Tensors, b: Tensors) -> bool:

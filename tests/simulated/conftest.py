@@ -1,0 +1,27 @@
+"""Starts the simulated device; `tests/test_simulated.py` runs this folder in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from simulated import start
+
+ASKED = "SIMULATED_DEVICE" in os.environ
+collect_ignore_glob = [] if ASKED else ["check_*.py"]
+device = start() if ASKED else None
+
+
+@pytest.fixture(autouse=True)
+def from_the_start() -> Iterator[None]:
+    """Begin every test with the same numbers, all memory there is, and nothing cached."""
+    assert device is not None
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    device.set_capacity(2**36)
+    torch.accelerator.empty_cache()
+    yield
+    device.set_capacity(2**36)
