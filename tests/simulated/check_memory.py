@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from simulated.models import gpt2, mixed_net
 from torch import nn
 
 import planner
 from planner.profiler.allocator import blocks_of
 from planner.profiler.blocks import CUDA
 from planner.profiler.meter import meter_for
+from simulated.models import gpt2, mixed_net
 
 SIM = torch.device("sim")
 

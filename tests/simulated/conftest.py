@@ -1,4 +1,4 @@
-"""Starts the simulated device; `tests/test_simulated.py` runs this folder in a process of its own."""
+"""Starts the simulated device: `tests/test_simulated.py` runs this folder in its own process."""
 
 from __future__ import annotations
 
