@@ -189,6 +189,7 @@ def test_a_unit_that_the_search_does_not_see_is_named_and_another_left_out(
     extra, other = second.exclusions
     assert extra.unit == "extra" and other.unit.startswith("parts.")
     assert "extra/" in other.reason
+    assert "since replays are wrong: extra, parts." in raised.value.cause
     assert settle(step, profile, raised.value.min_peak_bytes).segments
 
 

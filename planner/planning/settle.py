@@ -114,7 +114,10 @@ class _Settling:
         else:
             lowest = self.profile.plain_peak_bytes
         return InfeasibleBudgetError(
-            budget_bytes=budget_bytes, min_peak_bytes=lowest, holders=error.holders
+            cause=error.cause,
+            budget_bytes=budget_bytes,
+            min_peak_bytes=lowest,
+            holders=error.holders,
         )
 
     def _search(self, budget_bytes: int, exclusions: list[Exclusion]) -> Plan:
@@ -171,9 +174,12 @@ class _Settling:
         if measured <= budget_bytes:
             self._compare(plan)
             return replace(plan, predicted_peak_bytes=measured, measured_peak_bytes=measured)
-        lowest = min(measured, error.min_peak_bytes)
+        out = f"; left out, since replays are wrong: {_names(exclusions)}" if exclusions else ""
         raise InfeasibleBudgetError(
-            budget_bytes=budget_bytes, min_peak_bytes=lowest, holders=error.holders
+            cause=error.cause + out,
+            budget_bytes=budget_bytes,
+            min_peak_bytes=min(measured, error.min_peak_bytes),
+            holders=error.holders,
         )
 
 
