@@ -51,7 +51,7 @@ class Handle(Removable):
     def __init__(self, plan: Plan, runtime: Runtime, hooks: Sequence[Any]) -> None:
         self.plan = plan
         self._runtime = runtime
-        self._hooks = tuple(hooks)
+        self._hooks = hooks  # grows when a sharded unit is met later
 
     @property
     def left_out(self) -> tuple[Exclusion, ...]:

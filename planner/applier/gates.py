@@ -13,6 +13,7 @@ from torch import nn
 
 from planner.applier.fallback import install_checkpoint
 from planner.applier.runtime import Runtime
+from planner.applier.sharded import part_at_shards
 
 SCRIPTED = "a ScriptModule takes no hooks"
 
@@ -62,7 +63,7 @@ class RootExitGate(Gate):
 
 
 def install(model: nn.Module, runtime: Runtime) -> list[Any]:
-    """Hook the units of the runtime's plan; returns the removable hook handles.
+    """Hook the units of the runtime's plan; returns the removable hook handles, a list that grows.
 
     Segments at units that cannot be hooked are left out (`Runtime.left_out`). If a hook cannot be
     registered, those already there are removed and the error is raised.
@@ -70,9 +71,10 @@ def install(model: nn.Module, runtime: Runtime) -> list[Any]:
     modules = dict(model.named_modules())
     scripted = {n for n, m in modules.items() if isinstance(m, torch.jit.ScriptModule)}
     runtime.leave_out(scripted, SCRIPTED)
+    runtime.hooks = []
     if "" in scripted:
         return []
-    handles: list[Any] = []
+    handles = runtime.hooks  # grows when a sharded unit is met later
     try:
         handles.append(model.register_forward_pre_hook(RootEnterGate(runtime, ""), prepend=True))
         for unit, edge in runtime.edges():
@@ -87,6 +89,7 @@ def install(model: nn.Module, runtime: Runtime) -> list[Any]:
             if segment.runtime == "checkpoint":
                 handles += install_checkpoint(modules[segment.start.unit])
         handles.append(model.register_forward_hook(RootExitGate(runtime, ""), always_call=True))
+        part_at_shards(model, runtime, handles)
     except BaseException:
         for handle in handles:
             handle.remove()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from planner.applier.marks import mark_running_call, marks_on_stack
+from planner.applier.sharded import part_at_shards, warn_of_parts
 from planner.documents import Exclusion, Plan, Segment
 from planner.graph.address import Addresser, split_output, unit_of
 from planner.replay.audit import Finding
@@ -32,10 +34,12 @@ KEEP_ALL = "*"
 
 
 class _Thread(threading.local):
-    """What runs on this thread: the open tape, its segment, forwards under way, call counts."""
+    """What runs on this thread: the open segment, forwards under way, call counts."""
 
-    tape: Tape | None = None
+    tape: Tape | None = None  # none while a sharded unit gathers or frees
     segment: int = -1
+    part: int = 0
+    saving: int = 0  # parts of the segment in which autograd saved anything
     owner: Any = None
     home: int = -1  # mark of the call within which the tape was opened
 
@@ -56,7 +60,10 @@ class Runtime:
         self.replayed = [0]
         self.root: weakref.ref[nn.Module] | None = None
         self.enabled = True
-        self.recipes = [self._recipe(segment) for segment in plan.segments]
+        self.recipes = [self._recipe(number, 0) for number in range(len(plan.segments))]
+        self.parts: dict[int, list[Recipe]] = {}  # of segments across edges of sharded units
+        self.hooks: list[Any] = []
+        self.parted: set[int] = set()
         self.actions = _actions(plan.segments)
         self.left_out: tuple[Exclusion, ...] = ()
 
@@ -68,14 +75,15 @@ class Runtime:
 
     def audit(self) -> None:
         """Audit every run from now on; `findings` tells what differed."""
-        for recipe in self.recipes:
+        for number, recipe in enumerate(self.recipes):
             recipe.audits = True
-            recipe.address = self._namer
+            recipe.address = partial(self._namer, number, 0)
 
     @property
     def findings(self) -> list[Finding]:
         """Replays that differed from their originals."""
-        return [finding for recipe in self.recipes for finding in recipe.findings]
+        parts = (recipe for recipes in self.parts.values() for recipe in recipes)
+        return [finding for recipe in (*self.recipes, *parts) for finding in recipe.findings]
 
     def leave_out(self, units: Collection[str], reason: str) -> None:
         """Leave alone the segments that begin or end at one of these units."""
@@ -107,6 +115,7 @@ class Runtime:
             _thread.counts[id(self)] = {}
             if self.root is None or self.root() is not root:
                 self.root = weakref.ref(root)
+            part_at_shards(root, self, self.hooks)
         calls.append(mark_running_call(self._forward_gone))
         self._act("", "enter", 0)
 
@@ -146,6 +155,17 @@ class Runtime:
         call = _thread.counts.get(id(self), {}).get(unit, 1) - 1
         self._act(unit, "exit", max(call, 0))
 
+    def part(self, goes_on: bool) -> None:
+        """The edge of a sharded unit: an open segment stops here, or goes on (see `sharded`)."""
+        if _thread.owner is not self:
+            return
+        self._stop_listening(learn=True)
+        if goes_on and _replay_can_serve():
+            _thread.part += 1
+            tape = Tape(self._later_part(_thread.segment, _thread.part))
+            tape.open()
+            _thread.tape = tape
+
     def _act(self, unit: str, edge: str, call: int) -> None:
         for when, opens, number in self.actions.get((unit, edge), ()):
             if when in (call, EVERY_CALL):
@@ -162,7 +182,7 @@ class Runtime:
         segment, calls = self.plan.segments[number], _thread.calls.get(id(self))
         if not calls and segment.start.unit != segment.end.unit:
             return  # a unit is called by itself: who knows whether the end ever comes
-        if _thread.tape is not None:
+        if _thread.owner is not None:
             if _thread.owner is not self and _thread.home in marks_on_stack():
                 return
             self._close(learn=False)
@@ -170,14 +190,37 @@ class Runtime:
         tape = Tape(self.recipes[number])
         tape.open()
         _thread.tape, _thread.segment, _thread.owner, _thread.home = tape, number, self, home
+        _thread.part = _thread.saving = 0
 
     def _close(self, learn: bool) -> None:
-        tape = _thread.tape
-        _thread.tape, _thread.segment, _thread.owner = None, -1, None
-        if tape is not None and not tape.close(learn):
-            _thread.closed.append(tape)
+        try:
+            self._stop_listening(learn)
+        finally:
+            _thread.segment, _thread.owner = -1, None
 
-    def _recipe(self, segment: Segment) -> Recipe:
+    def _stop_listening(self, learn: bool) -> None:
+        tape, number = _thread.tape, _thread.segment
+        _thread.tape = None
+        if tape is None:
+            return
+        _thread.saving += bool(tape.packed or tape.packs)
+        if not tape.close(learn):
+            _thread.closed.append(tape)
+        if _thread.saving > 1 and number not in self.parted:
+            self.parted.add(number)
+            warn_of_parts(segment_label(self.plan.segments[number]))
+
+    def _later_part(self, number: int, part: int) -> Recipe:
+        parts = self.parts.setdefault(number, [])
+        while len(parts) < part:
+            recipe = self._recipe(number, len(parts) + 1)
+            if self.recipes[number].audits:
+                recipe.audits, recipe.address = True, partial(self._namer, number, len(parts) + 1)
+            parts.append(recipe)
+        return parts[part - 1]
+
+    def _recipe(self, number: int, part: int) -> Recipe:
+        segment = self.plan.segments[number]
         recipe = Recipe(segment_label(segment), self.replayed)
         recipe.keep_all = segment.keep == (KEEP_ALL,)
         kept: dict[str, set[int]] = {}
@@ -188,13 +231,16 @@ class Runtime:
         if kept:
             recipe.keeps = lambda address, output: output in kept.get(address, ())
         if kept or recipe.cut_depths:
-            recipe.address = self._namer
+            recipe.address = partial(self._namer, number, part)
         return recipe
 
-    def _namer(self) -> Namer:
+    def _namer(self, number: int, part: int) -> Namer:
         root = self.root() if self.root is not None else None
         names = UnitNames(root) if root is not None else None
         addresser = Addresser()
+        before = (self.recipes[number], *self.parts[number][: part - 1]) if part else ()
+        for record in (r for recipe in before for p in recipe.programs[:1] for r in p.records):
+            addresser.next(unit_of(record.address), str(record.func))
 
         def name(op: str, before: str) -> str:
             if before:  # the op ran earlier; another unit runs now

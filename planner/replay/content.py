@@ -75,11 +75,13 @@ _word = ctypes.c_uint64.from_address
 
 def _glance(tensor: torch.Tensor) -> int:
     """Four words of a tensor; a write that changes all or most of it changes one of them."""
+    storage = tensor.untyped_storage()
+    size, address = storage.nbytes(), storage.data_ptr()
     if tensor.is_contiguous():
-        size, address = tensor.nbytes, tensor.data_ptr()
-    else:
-        storage = tensor.untyped_storage()
-        size, address = storage.nbytes(), storage.data_ptr()
+        start = int(tensor.storage_offset()) * tensor.element_size()
+        if start + tensor.nbytes > size:  # the memory was given back
+            return 0
+        size, address = tensor.nbytes, address + start
     if not address:
         return 0
     if size < 8:

@@ -126,7 +126,8 @@ def _count(keys: object) -> dict[Key, int]:
 def _copies(records: Sequence[OpRecord], sources: frozenset[Key]) -> dict[int, tuple[Key, ...]]:
     found: dict[int, tuple[Key, ...]] = {}
     for number, record in enumerate(records):
-        keys = tuple(old for old, _ in record.writes if old in sources)
+        over = (*record.overwrites, *(old for old, _ in record.writes))
+        keys = tuple(key for key in over if key in sources)
         if keys:
             found[number] = keys
     return found

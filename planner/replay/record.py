@@ -58,6 +58,7 @@ class OpRecord:
         relabelled: the same bytes have been seen under several meanings: look twice.
         slots: number of storages known before the op.
         touched: slots that an opaque op was given, and may have written.
+        overwrites: values that a collective writes over, now or later.
         choices: kernel choices in force where they were not those of the segment's opening.
         again: (func, args, kwargs) to run at replay where it is not the op itself.
         call: the op's entry point without the overload's Python layer.
@@ -82,6 +83,7 @@ class OpRecord:
         "opaque",
         "outs",
         "outside_writes",
+        "overwrites",
         "plain",
         "random",
         "reads",
@@ -109,6 +111,7 @@ class OpRecord:
     relabelled: bool
     slots: int
     touched: tuple[int, ...]
+    overwrites: tuple[Key, ...]
     again: tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]] | None
     call: Any
     choices: tuple[Any, ...] | None
@@ -236,7 +239,8 @@ def blank_record(flow: Flow, func: Any) -> OpRecord:
     record = OpRecord()
     record.func = func
     record.args = record.kwargs = record.reads = record.outs = record.makes = record.writes = ()
-    record.keep = record.outside_writes = record.hidden = record.touched = ()
+    record.keep = record.outside_writes = record.hidden = ()
+    record.touched = record.overwrites = ()
     record.random = record.opaque = record.relabelled = False
     record.generator = None
     record.device = torch.device("cpu")

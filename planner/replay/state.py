@@ -28,6 +28,10 @@ from planner.replay.traits import generator_of
 OVERWRITTEN = -1
 """Version of a source whose memory was overwritten out of sight: it cannot be used."""
 
+GIVEN_BACK = -2
+"""Version of a source whose memory was freed before the segment closed: whether the same numbers
+will be there again when backward asks is not known."""
+
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
@@ -108,6 +112,11 @@ class SegmentState:
         self.program = program
         self.source_uses = dict(program.source_uses)
         self.cell_uses = dict(program.cell_uses)
+
+    def hold(self, key: Key, base: torch.Tensor) -> None:
+        """Serve a value that was given up from this tensor, as long as a handle asks for it."""
+        if self.left.get(key, 0) > 0:
+            self.memo[key], self.made[key] = base, version_of(base)
 
     def forget(self, key: Key) -> None:
         """A handle of this value is gone."""
@@ -207,6 +216,16 @@ class SegmentState:
                 unit=self.name,
             )
         tensor, version, seen = held
+        gone = tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
+        if version == GIVEN_BACK or gone:
+            raise ReplayError(
+                f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
+                "its replay reads was given back",
+                cause="a sharding wrapper freed a gathered parameter before this backward",
+                fix="let no segment reach across the edge of a wrapped unit, or exclude the unit "
+                f"from the plan: planner.plan(..., save=[{self.name!r}])",
+                unit=self.name,
+            )
         if version == OVERWRITTEN:
             raise ReplayError(
                 f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
@@ -222,14 +241,6 @@ class SegmentState:
                 numbers=f"version {tensor._version} found, version {version} expected",
                 cause="code outside the segment wrote into it (an in-place op, an optimizer step)",
                 fix=f"exclude the unit from the plan: planner.plan(..., save=[{self.name!r}])",
-                unit=self.name,
-            )
-        if tensor.numel() and not tensor.untyped_storage().nbytes():
-            raise ReplayError(
-                f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
-                "its replay reads was given back",
-                cause="a sharding wrapper freed a gathered parameter before this backward",
-                fix="apply the plan per wrapped block, or exclude the unit with save=[...]",
                 unit=self.name,
             )
         if seen is not None and seen.look(tensor) != seen.seen:

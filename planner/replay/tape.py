@@ -25,7 +25,7 @@ from planner.replay.recipe import Recipe
 from planner.replay.record import OpRecord, args_of, tensors_in, written_tensors
 from planner.replay.slicing import slice_segment
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
-from planner.replay.state import OVERWRITTEN, Handle, SegmentState, Source
+from planner.replay.state import GIVEN_BACK, OVERWRITTEN, Handle, SegmentState, Source
 from planner.replay.statistics import wait_for_backward
 from planner.replay.traits import traits_of
 from planner.replay.writer import generator_used, kept, passthrough
@@ -99,7 +99,8 @@ class Tape(Matcher):
             sources = self.state.sources
             sources.update((key, self._source(key, recorded)) for key in program.sources)
             for key in overwritten:
-                sources[key] = Source(sources[key].tensor, OVERWRITTEN, None)
+                if sources[key].version != GIVEN_BACK:
+                    sources[key] = Source(sources[key].tensor, OVERWRITTEN, None)
             if program.statistics:
                 wait_for_backward(self.state, program)
         if self.originals:
@@ -122,6 +123,8 @@ class Tape(Matcher):
             return Source(tensor, version, watch(tensor, whole=recorded))
         tensor, version = self.flow.outside[key]
         storage = self.flow.storages[key[0]]
+        if tensor.numel() and not storage.nbytes():
+            return Source(tensor.detach(), GIVEN_BACK, None)
         if tensor.untyped_storage()._cdata == storage._cdata:
             tensor = tensor.detach()  # also of a leaf: its `.data` may be replaced later
         else:  # it has been replaced already

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from planner.replay.flow import PLAIN, Arg, Flow, Key, copy_storage
+from planner.replay.collectives import is_collective, written_by_collective
+from planner.replay.flow import PLAIN, Arg, Flow, Key, copy_storage, on_storage
 from planner.replay.launches import LAUNCH, watch_launches
 from planner.replay.program import Pack, Program, compile_program
 from planner.replay.recipe import Namer, Recipe
@@ -115,10 +116,16 @@ class TapeWriter(TorchDispatchMode):
         record = blank_record(self.flow, func)
         record.opaque = True
         tensors = [t for t in tensors_in((args, kwargs)) if on_tape(t)]
+        known = is_collective(func)  # what it writes
+        late = [t for t in written_by_collective(func, args, kwargs) if on_tape(t)]
+        record.overwrites = self._before_late_writes(late)
         # On the CPU the next read looks at the content by itself, and needs no copy.
-        before = [None if t.device.type == "cpu" else t.untyped_storage().clone() for t in tensors]
+        before = [
+            None if known or t.device.type == "cpu" else t.untyped_storage().clone()
+            for t in tensors
+        ]
         out = func(*args, **kwargs)
-        declared = {id(t) for t in written_tensors(traits_of(func), args, kwargs)}
+        declared = {id(t) for t in (*late, *written_tensors(traits_of(func), args, kwargs))}
         for tensor, old in zip(tensors, before, strict=True):
             changed = old is not None and not _same_bytes(tensor.untyped_storage(), old)
             if changed or id(tensor) in declared:
@@ -129,6 +136,25 @@ class TapeWriter(TorchDispatchMode):
         record.touched = tuple(slot for slot in slots if slot is not None)
         self.records.append(record)
         return out
+
+    def _before_late_writes(self, tensors: list[torch.Tensor]) -> tuple[Key, ...]:
+        """What a collective is about to write: copied if from outside, else as autograd has it."""
+        flow = self.flow
+        slots = [(flow.known.get(t.untyped_storage()._cdata), t) for t in tensors]
+        written = {(slot, flow.version[slot]): t for slot, t in slots if slot is not None}
+        for key, tensor in written.items():
+            self._copy_before_write(tensor)
+            self._save_after_all(key, tensor)
+        return tuple(written)
+
+    def _save_after_all(self, key: Key, tensor: torch.Tensor) -> None:
+        """What autograd saved is written after it: give it back (WRITES ARRIVE LATER)."""
+        for number, pack in enumerate(self.packs):
+            if pack.dropped and pack.arg.key == key:
+                self.packs[number] = pack._replace(dropped=False, stays=True)
+                self.originals.pop(key, None)
+                if pack.arg.direct or key not in self.state.memo:
+                    self.state.hold(key, on_storage(tensor.untyped_storage(), pack.arg))
 
     def record_launch(self) -> None:
         """Write down that a kernel out of sight ran: all that is known may have been written."""
@@ -216,12 +242,12 @@ class TapeWriter(TorchDispatchMode):
                 flow.blank.update(slot for slot, _ in record.makes)
             for arg in args_of(record):
                 self._catch_up(arg)
-            for old, new in record.writes:
+            for _, new in record.writes:
                 flow.blank.discard(new[0])
                 flow.version[new[0]] = new[1]
                 flow.bumps[new[0]] += 1
-                if old in flow.outside and old not in self.copies:
-                    self.lost.add(old)
+            gone = (*record.overwrites, *(old for old, _ in record.writes))
+            self.lost.update(k for k in gone if k in flow.outside and k not in self.copies)
             self._judge(record)
             self.wished.update(record.keep)
             if self.namer is not None and record.address:
@@ -242,7 +268,8 @@ class TapeWriter(TorchDispatchMode):
     def compile(self) -> Program:
         """Turn what was recorded into a program."""
         version, external = self.flow.version, self.flow.external
-        held = {key for key in self.kept if key[1] == version[key[0]]}
+        late = {key for r in self.records for key in r.overwrites}
+        held = {key for key in self.kept if key[1] == version[key[0]]} - late
         held.update(key for r in self.records for _, key in r.writes if external[key[0]])
         cuts = tuple(
             (number, depth)
