@@ -15,7 +15,7 @@ from planner.documents import Profile
 from planner.profiler.allocator import blocks_of
 from planner.profiler.blocks import in_blocks
 from planner.profiler.peak import peak_of
-from planner.profiler.storages import storages_of, tensors_in
+from planner.profiler.storages import lies_on, storages_of, tensors_in
 from planner.profiler.timing import OpTimer
 
 
@@ -33,10 +33,18 @@ class SizingTimer(OpTimer):
         before = len(self.names)
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if len(self.names) > before:
-            given = _storages((args, kwargs or {}))
-            made = {key: size for key, size in _storages((out,)).items() if key not in given}
+            given = self._storages((args, kwargs or {}))
+            made = {key: size for key, size in self._storages((out,)).items() if key not in given}
             self.sizes.append(list(made.values()))
         return out
+
+    def _storages(self, values: Any) -> dict[int, int]:
+        """Bytes by storage; one elsewhere than on the device takes none, as in a profile."""
+        return {
+            storage._cdata: storage.nbytes() if lies_on(tensor, self.device) else 0
+            for tensor in tensors_in(values)
+            for storage in storages_of(tensor)
+        }
 
 
 def with_sizes(profile: Profile, timer: SizingTimer) -> Profile:
@@ -44,18 +52,13 @@ def with_sizes(profile: Profile, timer: SizingTimer) -> Profile:
     born = defaultdict(list)
     for number, storage in enumerate(profile.storages):
         born[storage.birth].append(number)
-    storages = list(profile.storages)
+    storages, blocks = list(profile.storages), blocks_of(timer.device)
     for index, (op, name) in enumerate(zip(profile.ops, timer.names, strict=False)):
         if op.name != name or op.phase == "backward":
             break
         if len(born[index]) == len(timer.sizes[index]):
             for number, size in zip(born[index], timer.sizes[index], strict=True):
                 larger = replace(storages[number], bytes=size)
-                (storages[number],) = in_blocks((larger,), blocks_of(timer.device))
+                (storages[number],) = in_blocks((larger,), blocks)
     peak = peak_of(storages, len(profile.ops))
     return replace(profile, storages=tuple(storages), plain_peak_bytes=peak)
-
-
-def _storages(values: Any) -> dict[int, int]:
-    found = (storage for tensor in tensors_in(values) for storage in storages_of(tensor))
-    return {storage._cdata: storage.nbytes() for storage in found}

@@ -59,7 +59,7 @@ def estimate(
     device = device_spec(spec or "cpu")
     here = model_device(step.model)
     pretends = device.kind == "cuda" and here.type != "cuda"  # the same plan on any machine
-    where = here if device.kind == here.type else torch.device("cpu")
+    where = None if device.kind == here.type else torch.device("cpu")  # None: where they are
     if device.kind == "cuda" and step.optimizer is not None:
         step = _with_foreach(step, step.optimizer)
     with CudaKernels() if pretends else nullcontext():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from planner.profiler.storages import storages_of
+from planner.profiler.storages import lies_on, storages_of
 
 
 @dataclass(slots=True)
@@ -34,10 +34,15 @@ class _Watch(weakref.ref["torch.UntypedStorage"]):
 
 
 class Lives:
-    """All storages of a step, numbered in order of first sight."""
+    """All storages of a step, numbered in order of first sight.
 
-    def __init__(self) -> None:
+    Args:
+        device: whose memory counts: a storage elsewhere takes no bytes. By default all memory does.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
         self.now = -1
+        self._device = device
         self.lives: list[Life] = []
         self._alive: dict[int, _Watch] = {}
         self.open = True
@@ -45,8 +50,9 @@ class Lives:
     def see(self, tensor: torch.Tensor, category: str = "activation") -> int:
         """Return the number of a tensor's (first) storage; a new one is born now."""
         number = -1
+        counts = lies_on(tensor, self._device)
         for storage in storages_of(tensor):
-            number = self._see(storage, category)
+            number = self._see(storage, storage.nbytes() if counts else 0, category)
         return number
 
     def see_all(self, tensors: Iterable[torch.Tensor], category: str) -> None:
@@ -72,14 +78,14 @@ class Lives:
         if number is not None:
             self.lives[number].category = category
 
-    def _see(self, storage: torch.UntypedStorage, category: str) -> int:
+    def _see(self, storage: torch.UntypedStorage, size: int, category: str) -> int:
         watch = self._alive.get(storage._cdata)
         if watch is not None and watch() is storage:
             life = self.lives[watch.number]
-            life.bytes = max(life.bytes, storage.nbytes())
+            life.bytes = max(life.bytes, size)
             return watch.number
         number = len(self.lives)
-        self.lives.append(Life(storage.nbytes(), self.now, category))
+        self.lives.append(Life(size, self.now, category))
         watch = _Watch(storage, self._ended)
         watch.number, watch.address = number, storage._cdata
         self._alive[storage._cdata] = watch

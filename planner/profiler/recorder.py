@@ -18,6 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from planner.profiler.allocator import Workspaces
 from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
+from planner.profiler.step import model_device
 from planner.profiler.timing import now_ns
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.aside import let_transforms_in
@@ -103,7 +104,7 @@ class StepRecorder(TorchDispatchMode):
         super().__init__()
         self.last = last
         self.workspaces = workspaces or Workspaces()
-        self.recording = Recording()
+        self.recording = Recording(lives=Lives(model_device(model)))
         self.model = model
         self.names = UnitNames(model)
         self.flow = Flow(hold=False)

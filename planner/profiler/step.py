@@ -192,10 +192,13 @@ def make_step(
 
 
 def model_device(model: nn.Module) -> torch.device:
-    """Return the device of the model's first parameter or buffer; the CPU where it has neither."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        return tensor.device
-    return torch.device("cpu")
+    """Return where the model is: a device beside the host if any of it is there.
+
+    The CPU where it has neither parameters nor buffers.
+    """
+    found = [tensor.device for tensor in (*model.parameters(), *model.buffers())]
+    off_host = (device for device in found if device.type not in ("cpu", "meta"))
+    return next(off_host, found[0] if found else torch.device("cpu"))
 
 
 def _source(model: nn.Module, inputs: Any, fresh: bool) -> CallSource:

@@ -34,6 +34,14 @@ def storages_of(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
             yield storage
 
 
+def lies_on(tensor: torch.Tensor, device: torch.device | None) -> bool:
+    """Return whether a tensor's memory is a device's; with None, always.
+
+    Of a fake, only the tensor tells where it pretends to be, and not its storage.
+    """
+    return device is None or tensor.device == device
+
+
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors in an op's arguments or results, through lists, tuples and dicts."""
     for value in values:
