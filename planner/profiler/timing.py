@@ -12,11 +12,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from planner.profiler.allocator import Workspaces
 from planner.replay.traits import traits_of
 
+LEAST_NS = 1_000
+"""What the least kernel takes, about."""
+
+ARRIVALS = 9
+"""Tiny ops timed; the least time counts."""
+
 
 class OpTimer(TorchDispatchMode):
     """Times each op of a step that makes or writes memory, in order.
 
-    On the CPU by the clock; on other devices by events, read when the step is over.
+    On the CPU by the clock; on other devices by events, read when the step is over. Where a device
+    has nothing to do, two events around an op also hold the time until the op arrives, which in a
+    step that keeps the device busy does not show: it is taken off again.
 
     Args:
         device: where the step runs.
@@ -58,11 +66,12 @@ class OpTimer(TorchDispatchMode):
         return out
 
     def _with_events(self, func: Any, args: Any, kwargs: Any) -> Any:
-        start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+        idle = not self._ticks or self._ticks[-1][1].query()
+        start, end = _event(self.device), _event(self.device)
         start.record()
         out = func(*args, **kwargs)
         end.record()
-        self._ticks.append((start, end))
+        self._ticks.append((start, end, idle))
         return out
 
     def times_ns(self) -> list[int]:
@@ -70,7 +79,38 @@ class OpTimer(TorchDispatchMode):
         if self.device.type == "cpu":
             return self._ticks
         synchronize(self.device)
-        return [int(start.elapsed_time(end) * 1e6) for start, end in self._ticks]
+        arrival_ns = _arrival_ns(self.device)
+        return [
+            own_time_ns(int(start.elapsed_time(end) * 1e6), arrival_ns if idle else 0)
+            for start, end, idle in self._ticks
+        ]
+
+
+def own_time_ns(elapsed_ns: int, arrival_ns: int) -> int:
+    """Return what an op itself took of the time between the events around it.
+
+    >>> own_time_ns(90_000, 20_000), own_time_ns(20_500, 20_000), own_time_ns(600, 20_000)
+    (70000, 1000, 600)
+    """
+    return max(elapsed_ns - arrival_ns, min(elapsed_ns, LEAST_NS))
+
+
+def _event(device: torch.device) -> torch.Event:
+    return torch.Event(device, enable_timing=True)
+
+
+def _arrival_ns(device: torch.device) -> int:
+    """How long an op takes to arrive at a device that waits for it: nearly all of a tiny one."""
+    one = torch.ones(1, device=device)
+    found = []
+    for _ in range(ARRIVALS):
+        start, end = _event(device), _event(device)
+        start.record()
+        one.neg()
+        end.record()
+        synchronize(device)
+        found.append(int(start.elapsed_time(end) * 1e6))
+    return min(found)
 
 
 def now_ns() -> int:
