@@ -197,6 +197,29 @@ def test_an_optimizer_in_backward_is_refused() -> None:
     assert type(layer.weight) is nn.Parameter
 
 
+class Reads(nn.Module):
+    """Hands its memory to a kernel that torch does not know, as a library might."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.data_ptr() == 0:
+            raise RuntimeError("no memory behind x")
+        return x * 2
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_an_error_that_only_stand_ins_raise_is_told_from_the_steps_own(capped: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Reads())
+    x = torch.ones(2, 4)
+    with pytest.raises(StepError, match="tensors without memory") as caught:
+        if capped:
+            planner.plan(model, budget_mb="80%", inputs=x, capped=True)
+        else:
+            planner.profile(model, inputs=x, device_spec="h100")
+    error = caught.value
+    assert "forward of Sequential" in error.what and "no memory behind x" in error.cause
+    assert "capped" in error.fix and isinstance(error.__cause__, StepError)
+
+
 class Choosy(nn.Module):
     """Looks at its data to decide."""
 

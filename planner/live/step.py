@@ -77,7 +77,7 @@ class RecordedStep(Step):
                     self.optimizer.step()
         except Exception as error:
             raise StepError(
-                f"the recorded step of {type(self.model).__name__} cannot be run on fake tensors",
+                f"the recorded step of {type(self.model).__name__} raised {type(error).__name__}",
                 cause=f"{type(error).__name__}: {error}",
                 fix="plan from inputs: planner.plan(model, budget_mb=..., inputs=...)",
             ) from error

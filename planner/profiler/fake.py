@@ -122,20 +122,37 @@ class FakeRecorder(StepRecorder):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Say which op needs more than shapes, where one does."""
+    """Say which op needs more than shapes, where one does, and what else raised without memory."""
     try:
         yield
-    except PlannerError as error:
+    except Exception as error:
+        if isinstance(error, PlannerError) and error.__cause__ is None:
+            raise  # its own words: nothing below it failed
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _NEEDS_CONTENT):
             cause = cause.__cause__
-        if cause is None:
-            raise
-        op = getattr(cause, "func", None) or cause
-        raise StepError(
-            f"the step cannot be profiled without running it: {op} needs the content of a tensor",
-            cause="a value computed from the data decides what the model does next, as in"
-            " `if mask.all()` or `x[mask]`",
-            fix="profile it where it runs, planner.profile(model, inputs=...) with a real model,"
-            " or take the branch out of the training step",
-        ) from error
+        raise _raised(error) if cause is None else _needs_content(cause) from error
+
+
+def _needs_content(cause: BaseException) -> StepError:
+    op = getattr(cause, "func", None) or cause
+    return StepError(
+        f"the step cannot be profiled without running it: {op} needs the content of a tensor",
+        cause="a value computed from the data decides what the model does next, as in"
+        " `if mask.all()` or `x[mask]`",
+        fix="profile it where it runs, planner.profile(model, inputs=...) with a real model,"
+        " or take the branch out of the training step",
+    )
+
+
+def _raised(error: Exception) -> StepError:
+    what, text = f"{type(error).__name__} was raised", str(error)
+    if isinstance(error, PlannerError):
+        what, text = error.what, error.cause
+    return StepError(
+        f"the step cannot be profiled without running it: on tensors without memory, {what}",
+        cause=f"{text}; either the step raises this itself, or a kernel looks at memory that these"
+        " tensors do not have, as fused recurrent layers may",
+        fix="run the step by hand; if that works, plan without capped and device_spec, and where it"
+        " needs too much memory, planner.apply(model, budget_mb=...) recomputes every block",
+    )
