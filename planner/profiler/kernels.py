@@ -6,6 +6,10 @@ are sent to that kernel here. Used by `planner.profiler.estimate`.
 
 ATTENTION   flash for half precision without a mask, memory-efficient otherwise, as torch's own
             choice does for head sizes up to 256 (`sdp_utils.cpp`); on the CPU it has one kernel.
+            On compute capability 9.0 and 10.0 torch may prefer cuDNN's kernel in half precision,
+            by its version of cuDNN and the head's size. A profile for such a device names flash,
+            too: cuDNN's keeps as much without a mask, and with one a little less. Nor is the
+            padding of heads to a multiple of 8 counted.
 DROPOUT     `native_dropout` keeps a mask of one byte an element; the CPU keeps the scaled mask.
 AUTOCAST    CUDA's list computes norms, softmax and losses in float32; the CPU's does not.
 """
