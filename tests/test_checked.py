@@ -184,14 +184,44 @@ def test_times_by_events_are_not_mixed_with_times_by_the_clock() -> None:
     assert best_op_times(["a", "b"], [10, 20], [other]) == [10, 20]
 
 
+def test_the_time_until_an_op_arrives_is_taken_off_where_the_device_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Event:
+        """Recorded at so many milliseconds; reached at once, or not."""
+
+        def __init__(self, at: float, reached: bool = True) -> None:
+            self.at, self.reached = at, reached
+
+        def record(self) -> None:
+            pass
+
+        def query(self) -> bool:
+            return self.reached
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.at - self.at
+
+    ops = [(0.0, 0.5), (1.0, 1.5), (2.0, 2.011), (3.0, 3.0005)]
+    reached = [False, True, True, True]
+    events = [e for (a, b), r in zip(ops, reached, strict=True) for e in (Event(a), Event(b, r))]
+    monkeypatch.setattr("planner.profiler.timing.synchronize", lambda device: None)
+    monkeypatch.setattr("planner.profiler.timing._arrival_ns", lambda device: 10_500)
+    monkeypatch.setattr("planner.profiler.timing._event", lambda device: events.pop(0))
+    with OpTimer(torch.device("cuda")) as timer:
+        for _ in ops:
+            torch.ones(1)
+    assert timer.times_ns() == [489_500, 500_000, 1_000, 500]
+
+
 def test_what_the_allocator_tells_is_read_as_peak_over_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert type(workspaces_of(CPU)) is Workspaces
     begun: list[Any] = []
-    stats = {"allocated_bytes.all.peak": 5000, "allocated_bytes.all.current": 3000}
+    stats = {"allocated_bytes": {"all": {"peak": 5000, "current": 3000}}}
     monkeypatch.setattr(torch.accelerator, "reset_peak_memory_stats", begun.append)
-    monkeypatch.setattr(torch.accelerator, "memory_stats", lambda index: stats)
+    monkeypatch.setattr(torch._C, "_accelerator_getDeviceStats", lambda index: stats)
     meter = CountedWorkspaces(torch.device("cuda", 1))
     meter.begin()
     assert begun == [1] and meter.end() == 2000

@@ -11,6 +11,7 @@ from planner.live.onlookers import unnoticed
 from planner.live.sizes import SizingTimer, with_sizes
 from planner.planning.offline import from_profile
 from planner.profiler.allocator import allocated_bytes, outside
+from planner.profiler.allocator_settings import remarks
 from planner.profiler.cost_model import cost_model_for
 from planner.profiler.fake import build_fake_profile
 from planner.profiler.fingerprint import unit_prints
@@ -45,7 +46,7 @@ def plan_from(profile: Profile, budget: Budget, step: Step) -> Plan:
     """
     budget_bytes = budget.resolve(profile.plain_peak_bytes)
     plan = from_profile(profile, budget_bytes)
-    return replace(plan, units=unit_prints(step.model), notes=(NOTE,))
+    return replace(plan, units=unit_prints(step.model), notes=(NOTE, *remarks()))
 
 
 def with_others(profile: Profile, device: torch.device) -> Profile:

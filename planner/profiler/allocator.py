@@ -8,45 +8,54 @@ asks `torch.accelerator`, whichever that is; the CPU's allocator keeps no count.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
+from statistics import median_low
+from typing import Any
 
 import torch
 
 from planner.documents import Storage
-from planner.profiler.blocks import LARGE_BYTES, UNSPLIT_BYTES, Blocks
-
-_PEAK, _NOW = "allocated_bytes.all.peak", "allocated_bytes.all.current"
+from planner.profiler.allocator_settings import splits_everything
+from planner.profiler.blocks import CUDA, Blocks
 
 
 def blocks_of(device: torch.device) -> Blocks | None:
     """Return how a device's allocator counts; None where none keeps a count.
 
-    Asked once a process, with 12 MiB that are given back: no meter may be open then.
+    The settings in force decide, and may change. A few bytes are taken to see whether anybody
+    counts, once a process.
     """
     found = torch.accelerator.current_accelerator(check_available=True)
     if found is None or device.type != found.type:
         return None
-    return _asked(torch.accelerator.current_device_index())
+    block = _block_bytes(torch.accelerator.current_device_index())
+    whole = block == CUDA.block_bytes and not splits_everything()
+    return Blocks(block, whole_pages=whole) if block else None
+
+
+def _block_bytes(index: int) -> int:
+    """What counts for the smallest tensor; 0 where nothing does."""
+    try:
+        return _asked(index)
+    except torch.OutOfMemoryError:  # for now: the next one who asks may find more room
+        return CUDA.block_bytes if torch.accelerator.memory_allocated(index) else 0
 
 
 @cache
-def _asked(index: int) -> Blocks | None:
-    """Let an allocator say its rule by what it counts for two tensors."""
+def _asked(index: int) -> int:
     try:
-        block = _counted(index, 1)
-        if not block:
-            return None
-        torch.accelerator.empty_cache()  # only fresh memory shows the rule
-        large = LARGE_BYTES + UNSPLIT_BYTES
-        return Blocks(block, whole_pages=_counted(index, large) > -(-large // block) * block)
-    except RuntimeError:  # an accelerator without such an allocator, or not a byte left
-        return None
+        return median_low(_counted_for_a_byte(index) for _ in range(3))  # others may allocate, too
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # an accelerator without such an allocator
+        return 0
 
 
-def _counted(index: int, size: int) -> int:
+def _counted_for_a_byte(index: int) -> int:
     before = torch.accelerator.memory_allocated(index)
     # a storage, not a tensor: no dispatch mode may make a fake of it or count it
-    kept = torch.UntypedStorage(size, device=torch.accelerator.current_accelerator())
+    kept = torch.UntypedStorage(1, device=torch.accelerator.current_accelerator())
     after: int = torch.accelerator.memory_allocated(index)
     del kept
     return after - before
@@ -78,8 +87,9 @@ class CountedWorkspaces(Workspaces):
 
     def end(self) -> int:
         """Return the peak over what is alive now."""
-        stats = torch.accelerator.memory_stats(self._index)
-        inside: int = stats.get(_PEAK, 0) - stats.get(_NOW, 0)
+        # `memory_stats` makes a sorted list of some 70 numbers of this, at every op
+        counted = torch._C._accelerator_getDeviceStats(self._index)["allocated_bytes"]["all"]
+        inside: int = counted["peak"] - counted["current"]
         return max(0, inside)
 
 
@@ -97,14 +107,40 @@ def allocated_bytes(device: torch.device) -> int:
 
 
 def warm_libraries(device: torch.device) -> None:
-    """Let libraries take what they keep for good: cuBLAS at its first product in either thread."""
-    if blocks_of(device) is not None:
-        square = torch.ones(8, 8, device=device, requires_grad=True)
-        (square @ square).sum().backward()
+    """Let libraries take what they keep for good.
+
+    cuBLAS does so at the first product in a thread, and cuBLASLt at the first one with a bias. A
+    plain step runs none with a bias in the thread of backward, but replays do. What fails here, for
+    want of memory or of a kernel for a dtype, is left to the step.
+    """
+    if blocks_of(device) is None:
+        return
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        with torch.inference_mode(False), torch.enable_grad(), suppress(RuntimeError):
+            square = torch.ones(16, 16, dtype=dtype, device=device, requires_grad=True)
+            _Products.apply(square).sum().backward()
+
+
+class _Products(torch.autograd.Function):
+    """Products without and with a bias, in the thread of forward and in that of backward."""
+
+    @staticmethod
+    def forward(ctx: Any, square: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(square)
+        return _products(square)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (square,) = ctx.saved_tensors
+        return _products(square)
+
+
+def _products(square: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(square[0], square, square) + square @ square
 
 
 def release_cached(device: torch.device) -> None:
-    """Give back memory that was freed and is kept for later, after an allocation has failed."""
+    """Give back memory that was freed and is kept for later. Not for the middle of training."""
     if blocks_of(device) is not None:
         torch.accelerator.empty_cache()
 

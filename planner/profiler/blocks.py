@@ -34,7 +34,7 @@ class Blocks:
         """Return what counts for a tensor of this size.
 
         >>> CUDA.counted(1), CUDA.counted(11 * MIB + 1) // MIB, CUDA.counted(13 * MIB - 1) // MIB
-        (512, 12, 13)
+        (512, 12, 14)
         """
         size = _up(size_bytes, self.block_bytes)
         whole = _up(size, PAGE_BYTES)

@@ -19,6 +19,8 @@ from planner.profiler.allocator import (
     as_storage,
     blocks_of,
     outside,
+    release_cached,
+    warm_libraries,
     workspaces_of,
 )
 from planner.profiler.blocks import in_blocks
@@ -65,6 +67,7 @@ def build_profile(
 
     with from_same_state(step):
         say("warm up")
+        warm_libraries(device)
         fresh(step.run)
         say("record")
         plain: list[Recording] = []
@@ -194,8 +197,10 @@ def _count(step: Step, device: torch.device) -> Counted | None:
     """Measure the plain step's memory where recorded lives do not tell all of it."""
     if blocks_of(device) is None:
         return None
-    with preserve(step.model, step.optimizer, step), meter_for(device) as meter:
-        step.run()
+    with preserve(step.model, step.optimizer, step):
+        release_cached(device)  # a cached block may count for more than a tensor needs
+        with meter_for(device) as meter:
+            step.run()
     return Counted(meter.baseline_bytes, meter.peak_bytes)
 
 

@@ -2,8 +2,9 @@
 // its kernels are the CPU's, and backward runs in a thread of its own, as on any accelerator.
 //
 // What it does as a GPU does: blocks of 512 bytes, a peak that the allocator keeps, a capacity to
-// run out of, memory that a library takes at its first matrix product in a thread and keeps,
-// workspaces inside kernels, a default generator for each device, streams and timed events.
+// run out of, memory that a library takes at its first matrix product in a thread and keeps (and
+// more at the first one with a bias), workspaces inside kernels, a default generator for each
+// device, streams and timed events. It heeds torch's allocator setting `expandable_segments`.
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -11,6 +12,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/utils/pybind.h>
@@ -34,6 +36,7 @@ constexpr size_t kBlock = 512;                // what the allocator hands out mu
 constexpr size_t kSmall = size_t{1} << 20;    // up to here memory comes from segments of a page
 constexpr size_t kPage = size_t{1} << 21;     // what it reserves multiples of
 constexpr size_t kLibrary = size_t{1} << 16;  // what a library keeps once a thread used it
+constexpr size_t kBiased = size_t{1} << 17;   // and besides, once it added a bias
 constexpr size_t kWorkspace = 40000;          // what a convolution takes while it runs
 
 thread_local DeviceIndex current_device = 0;
@@ -41,7 +44,7 @@ thread_local std::array<StreamId, kDevices> current_stream{};
 
 // --- memory -----------------------------------------------------------------------------------
 
-// Rounds, splits, reuses and counts as torch's caching allocator for CUDA does by default.
+// Rounds, splits, reuses and counts as torch's caching allocator for CUDA does.
 struct SimAllocator final : c10::DeviceAllocator {
   struct Block {
     char* begin;
@@ -63,6 +66,10 @@ struct SimAllocator final : c10::DeviceAllocator {
   std::unordered_map<void*, Block*> used_blocks;
   size_t capacity = size_t{1} << 36;
   bool asked = false;
+
+  static bool expandable() {
+    return c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
+  }
 
   static SimAllocator& instance() {
     static auto* const one = new SimAllocator();  // outlives every tensor
@@ -147,7 +154,7 @@ struct SimAllocator final : c10::DeviceAllocator {
     Block* block = found == pool.end() ? segment(size, where.index(), small) : *found;
     pool.erase(block);
     const size_t rest = block->bytes - size;
-    if (small ? rest >= kBlock : rest > kSmall) {
+    if (small || expandable() ? rest >= kBlock : rest > kSmall) {
       auto* other = new Block{block->begin + size, rest, where.index(), small};
       other->before = block;
       other->after = block->after;
@@ -294,6 +301,7 @@ struct SimHooks final : at::PrivateUse1HooksInterface {
   at::Generator getNewGenerator(DeviceIndex index) const override {
     return at::make_generator<SimGenerator>(index < 0 ? current_device : index);
   }
+  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     auto* found = storage.unsafeGetStorageImpl();
     auto fresh = SimAllocator::instance().allocate(bytes);
@@ -361,10 +369,10 @@ at::Tensor to_sim(const at::Tensor& result, Device device) {
   return made;
 }
 
-void take_library_memory() {
-  thread_local c10::DataPtr* kept = nullptr;  // never given back
-  if (kept == nullptr) {
-    kept = new c10::DataPtr(SimAllocator::instance().allocate(kLibrary));
+void take_library_memory(bool biased = false) {
+  thread_local std::array<c10::DataPtr*, 2> kept{};  // never given back
+  if (kept[biased] == nullptr) {
+    kept[biased] = new c10::DataPtr(SimAllocator::instance().allocate(biased ? kBiased : kLibrary));
   }
 }
 
@@ -475,6 +483,9 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   if (kProducts.count(schema.name()) != 0) {
     take_library_memory();
+  }
+  if (schema.name() == "aten::addmm") {
+    take_library_memory(true);
   }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   call.settle();
@@ -607,6 +618,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage_storage_offset", set_);
   m.impl("set_.source_Storage", set_whole);
   m.impl("set_.source_Tensor", set_tensor);
+  m.impl("record_stream", [](at::Tensor&, Stream) {});
   m.impl("_fused_sdp_choice", choose_attention);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
