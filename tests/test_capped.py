@@ -16,12 +16,22 @@ import zoo
 from torch import nn
 
 import planner
-from planner.documents import Plan
-from planner.errors import InfeasibleBudgetError, PlannerError, StepError
-from planner.planning.capped import NEVER, NO_FORWARD, RAN_OUT, UNMEASURED
+from planner.documents import Pins, Plan
+from planner.errors import InfeasibleBudgetError, PlannerError, ReplayError, StepError
+from planner.planning.capped import (
+    BY_DIGEST,
+    NEVER,
+    NO_FORWARD,
+    RAN_OUT,
+    UNMEASURED,
+    settle_capped,
+)
 from planner.profiler.allocator import ran_out_of_memory
 from planner.profiler.meter import CpuMeter, meter_for, step_tensors
 from planner.profiler.step import Step, make_step
+from planner.replay import state
+from planner.units import parse_budget
+from planner.verifier import verify_plan
 from planner.verifier.measure import measure_peak
 
 MIB = 1024**2
@@ -263,3 +273,24 @@ def test_a_step_that_does_not_fit_is_planned_and_trained_under_a_cap() -> None:
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert "plain:" in run.stdout and run.stdout.count("planned") == 2
+
+
+def test_a_wrong_replay_is_left_out_without_memory_for_originals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replays of dropout draw anew here, as a kernel with a generator of its own would."""
+    monkeypatch.setattr(
+        state, "_redraw", lambda record, args, kwargs, rng: record.func(*args, **kwargs)
+    )
+    blocks = [nn.Sequential(Block(32), nn.Dropout(0.5), nn.Tanh()) for _ in range(6)]
+    model, x = nn.Sequential(*blocks), torch.randn(256, 32)
+    step = make_step(model, inputs=x)
+    plain = measure_peak(step)
+    plan = settle_capped(step, parse_budget("60%"))
+    assert plan.segments and BY_DIGEST in plan.notes
+    assert {e.unit for e in plan.exclusions} <= {f"{i}.1" for i in range(6)}
+    assert plan.exclusions and all("replay differs" in e.reason for e in plan.exclusions)
+    assert verify_plan(step, plan, 1).ok and plan.measured_peak_bytes <= 0.6 * plain
+    pinned = Pins(recompute=("*.1",))
+    with pytest.raises((ReplayError, InfeasibleBudgetError)):
+        settle_capped(step, parse_budget("30%"), pins=pinned)

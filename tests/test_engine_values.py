@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import planner
+from planner.replay.surroundings import choices
 
 WIDTH = 6
 
@@ -199,6 +201,35 @@ def nested_tensors(part: Part, x: Tensor) -> Tensor:
     return torch.nested.to_padded_tensor(nested, 0.0).sin().sum(0) * part.first(x).exp()
 
 
+@body
+def statistics_updated_without_a_version(part: Part, x: Tensor) -> Tensor:
+    y = part.first(x) * part.scale.sin()
+    args = (part.first.bias, part.scale, torch.ones(WIDTH), True, 0.5, 1e-5)
+    z = torch.ops.aten._native_batch_norm_legit(y, None, *args)[0]
+    return (z * (part.scale + 1)).sin() * part.second(x).exp()
+
+
+@body
+def an_observer_of_ranges(part: Part, x: Tensor) -> Tensor:
+    on, low, high = torch.ones(1, dtype=torch.long), part.scale[:1], part.scale[1:2]
+    scale, zero = torch.ones(1), torch.zeros(1, dtype=torch.int)
+    ranges = (on, on, low, high, scale, zero, 0.5, 0, 255, -1, False, False)
+    y = torch.ops.aten._fused_moving_avg_obs_fq_helper(part.first(x).sin(), *ranges)[0]
+    return (y * y * high).sin() * part.second(x).exp()
+
+
+@body
+def noise_written_beside_a_result(part: Part, x: Tensor) -> Tensor:
+    return nn.functional.rrelu(part.first(x), training=True).sin() * part.second(x).exp()
+
+
+@body
+def a_copy_that_does_not_wait(part: Part, x: Tensor) -> Tensor:
+    y = part.first(x).to("cpu", torch.float64, non_blocking=True)
+    z = torch.empty_like(y).copy_(y.sin(), True)
+    return z.exp().float() * part.second(x).exp()
+
+
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("units", [("0", "1"), ("",)], ids=["parts", "whole"])
 def test_a_body(name: str, units: tuple[str, ...]) -> None:
@@ -262,6 +293,47 @@ def test_another_default_dtype_in_backward() -> None:
         default_dtype_in_backward(model(x))
         seen.append(copied([x.grad, *(p.grad for p in model.parameters())]))
     assert_same(*seen)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("torch.backends.cuda.matmul.fp32_precision", "tf32"),
+        ("torch.backends.cudnn.conv.fp32_precision", "ieee"),
+        ("torch.backends.mkldnn.matmul.fp32_precision", "bf16"),
+        ("torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction", (False, False)),
+        ("torch.backends.cuda.matmul.allow_fp16_accumulation", True),
+    ],
+)
+def test_a_replay_is_as_precise_as_the_forward(name: str, value: Any) -> None:
+    """The settings that kernels read are those of the forward, and those of backward come back."""
+    path, setting = name.rsplit(".", 1)
+    place = attrgetter(path.removeprefix("torch."))(torch)
+    before, seen = choices(), []
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.sin.default:
+                seen.append(choices())
+            return func(*args, **(kwargs or {}))
+
+    model = net(lambda part, x: part.second(part.first(x).sin()).exp())
+    give_up("0", "1")(model)
+    old = getattr(place, setting)
+    try:
+        with Look():
+            setattr(place, setting, value)
+            out = model(inputs(4)[0])
+            setattr(place, setting, old)
+            between = choices()
+            weighted_sum(out).backward()
+            assert choices() == between
+    finally:
+        setattr(place, setting, old)
+    forward, replayed = seen[:2], seen[2:]
+    assert before != forward[0] == forward[1] and replayed and set(replayed) == {forward[0]}
 
 
 def test_a_batch_of_gradients_through_dropout() -> None:

@@ -190,14 +190,15 @@ class Checked:
 
     ok: bool = True
     measured_peak_bytes: int = 290 * MIB
-    plain_peak_bytes: int = 400 * MIB
+    plain_peak_bytes: int | None = 400 * MIB
+    reserved_bytes: int | None = None
     budget_bytes: int = 300 * MIB
     gradients_equal: bool = True
     outputs_equal: bool = True
     buffers_equal: bool = True
     forward_runs: dict[str, int] = field(default_factory=lambda: {"": 1, "h.0": 1})
     replayed_ops: int = 1234
-    overhead_ratio: float = 0.05
+    overhead_ratio: float | None = 0.05
 
 
 def test_a_verification_that_passed() -> None:
@@ -213,6 +214,17 @@ def test_a_verification_that_passed() -> None:
         "  replayed ops   1,234",
         "  overhead       5.0% of the plain step",
     ]
+
+
+def test_a_verification_without_a_plain_step() -> None:
+    found = Checked(plain_peak_bytes=None, reserved_bytes=310 * MIB, overhead_ratio=None)
+    assert verification_table(found).splitlines()[2:6] == [
+        "  plain peak     none: it ran out of memory",
+        "  measured peak  290.0 MiB (10.0 MiB below the budget)",
+        "  reserved       310.0 MiB (20.0 MiB of it unused, in pieces)",
+        "  replays        equal bit for bit",
+    ]
+    assert "overhead" not in verification_table(found)
 
 
 def test_a_verification_that_failed_says_what() -> None:

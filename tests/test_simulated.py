@@ -1,6 +1,7 @@
 """On an accelerator: what a GPU does around its kernels, simulated (`simulated/device.cpp`).
 
-A process has one accelerator for good, so each file of checks runs in a process of its own.
+A process has one accelerator for good, so each file of checks runs in a process of its own. So do
+tests of the engine that name no device: there, the simulated one is torch's default.
 """
 
 from __future__ import annotations
@@ -14,28 +15,41 @@ from pathlib import Path
 import pytest
 from torch.utils import cpp_extension
 
-CHECKS = sorted(Path(__file__).parent.glob("simulated/check_*.py"))
+HERE = Path(__file__).parent
+CHECKS = sorted((HERE / "simulated").glob("check_*.py"))
 COMPILES = shutil.which("c++") is not None and cpp_extension.is_ninja_available()
 
+ELSEWHERE = {
+    "test_engine_calls.py": "",
+    "test_engine_ops.py": "not numpy and not sparse",
+    "test_layers.py": "not lstm and not gru and not cells and not packed and not sparse",
+    "test_situations.py": "not numpy and not ddp and not shard and not gru",
+}
+"""Tests that hold on any device, but for what the simulated one cannot do: be seen by NumPy, fused
+recurrent cells, sparse layouts, collectives."""
 
-@pytest.mark.skipif(not COMPILES, reason="needs a C++ compiler and ninja")
-@pytest.mark.parametrize("checks", CHECKS, ids=[path.stem for path in CHECKS])
-def test_on_a_simulated_device(checks: Path) -> None:
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--no-header",
-            "-o",
-            "python_files=*.py",
-            str(checks),
-        ],
-        env={**os.environ, "SIMULATED_DEVICE": "1"},
+pytestmark = pytest.mark.skipif(not COMPILES, reason="needs a C++ compiler and ninja")
+
+
+def run(*arguments: str) -> None:
+    """Run pytest in a process whose accelerator is the simulated one."""
+    path = os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--no-header", *arguments],
+        env={**os.environ, "SIMULATED_DEVICE": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=900,
     )
-    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("checks", CHECKS, ids=[path.stem for path in CHECKS])
+def test_on_a_simulated_device(checks: Path) -> None:
+    run("-o", "python_files=*.py", str(checks))
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_holds_on_any_device(name: str) -> None:
+    run("-p", "simulated.everywhere", "-k", ELSEWHERE[name], str(HERE / name))

@@ -73,10 +73,14 @@ class Runtime:
     def __reduce__(self) -> tuple[Any, ...]:
         return Runtime, (self.plan,)
 
-    def audit(self) -> None:
-        """Audit every run from now on; `findings` tells what differed."""
+    def audit(self, by_digest: bool = False) -> None:
+        """Audit every run from now on; `findings` tells what differed.
+
+        Args:
+            by_digest: by checksums, which need no memory, when backward asks.
+        """
         for number, recipe in enumerate(self.recipes):
-            recipe.audits = True
+            recipe.audits, recipe.digests = not by_digest, by_digest
             recipe.address = partial(self._namer, number, 0)
 
     @property
@@ -214,8 +218,10 @@ class Runtime:
         parts = self.parts.setdefault(number, [])
         while len(parts) < part:
             recipe = self._recipe(number, len(parts) + 1)
-            if self.recipes[number].audits:
-                recipe.audits, recipe.address = True, partial(self._namer, number, len(parts) + 1)
+            first = self.recipes[number]
+            if first.audits or first.digests:
+                recipe.audits, recipe.digests = first.audits, first.digests
+                recipe.address = partial(self._namer, number, len(parts) + 1)
             parts.append(recipe)
         return parts[part - 1]
 

@@ -68,11 +68,11 @@ def before_and_after(plan: Plan, found: Verification) -> str:
     """Return the table of the demo."""
     runs = str(max(found.forward_runs.values(), default=1))
     rows = [
-        ("peak", format_bytes(found.plain_peak_bytes), format_bytes(found.measured_peak_bytes)),
+        ("peak", *map(format_bytes, (found.plain_peak_bytes or 0, found.measured_peak_bytes))),
         ("budget", "", format_bytes(plan.budget_bytes)),
         ("forward runs", "1", runs),
         ("ops replayed", "0", str(found.replayed_ops)),
-        ("overhead", "", format_percent(found.overhead_ratio)),
+        ("overhead", "", format_percent(found.overhead_ratio or 0)),
         ("gradients", "", "equal, bit for bit" if found.gradients_equal else "DIFFERENT"),
     ]
     return "\n".join(grid((plan.model_class, "plain step", "planned step"), rows))

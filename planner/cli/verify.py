@@ -22,6 +22,7 @@ FACTS = (
     "buffers_equal",
     "measured_peak_bytes",
     "plain_peak_bytes",
+    "reserved_bytes",
     "budget_bytes",
     "overhead_ratio",
     "replayed_ops",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from planner.applier.runtime import segment_label
 from planner.documents import Exclusion, Plan, UnitCall
+from planner.errors import ReplayError
 from planner.graph import Graph, Span, resolve
 from planner.planning.probe import Fault
 
@@ -30,6 +31,24 @@ def exclusions_for(graph: Graph, plan: Plan, faults: Iterable[Fault]) -> list[Ex
             if unit:
                 found.setdefault(unit, Exclusion(unit, fault.reason))
     return list(found.values())
+
+
+def unmended(model_class: str, fault: Fault, exclusions: Iterable[Exclusion]) -> ReplayError:
+    """Return the error for a fault that leaving units out does not mend."""
+    return ReplayError(
+        f"a replay in this {model_class} is wrong, and no unit can be left out for it:"
+        f" {fault.segment}",
+        numbers=f"{fault.reason}; units left out: {names_of(exclusions)}",
+        cause="code that is no unit's own: it stands between the units, or runs only in a later"
+        " call of the model",
+        fix="move that code into a module of its own, or raise the budget",
+        unit=fault.segment,
+    )
+
+
+def names_of(exclusions: Iterable[Exclusion]) -> str:
+    """Return the names of what was left out, for a message."""
+    return ", ".join(e.unit for e in exclusions) or "none"
 
 
 def _spans(graph: Graph, plan: Plan, label: str) -> tuple[Span, ...]:

@@ -3,9 +3,9 @@
 Memory facts come from the fake step. A forward with everything given up, which fits wherever a plan
 does, checks them on the device and shows workspaces and times. A first plan then runs within the
 budget and shows the same of backward, and with all that the search is done again; the plan is
-measured as always. Where the device runs out of memory, plans that need less are tried, and at
-last estimates stay; the plan's notes say so. What is left out is the probe, which keeps originals
-beside their replays.
+measured and probed as always, by checksums, since originals would need memory. Where the device
+runs out of memory, plans that need less are tried, and at last estimates stay; the plan's notes say
+so.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import gc
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planner.documents import Pins, Plan, Profile
+from planner.documents import Exclusion, Pins, Plan, Profile, Segment
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph import Graph
+from planner.planning.blame import exclusions_for, unmended
 from planner.planning.offline import from_profile
+from planner.planning.probe import probe
 from planner.planning.promises import planned_peak
 from planner.planning.watched import backward_of, own_ops, plain_time_ns, watch
 from planner.profiler.allocator import (
@@ -43,8 +45,9 @@ ROUNDS = 6
 SMALLER = (0.5, 0.2, 0.0)
 """After a failed allocation, how much of what a plan takes beyond the floor the next one may."""
 
-NEVER = "the plain step was never run: its replays were not compared with their originals"
-RAN_OUT = "the plain step ran out of memory: its replays were not compared with their originals"
+NEVER = "the plain step was never run"
+RAN_OUT = "the plain step ran out of memory"
+BY_DIGEST = "replays were compared with checksums of their originals"
 NO_FORWARD = (
     "the device ran out of memory in a forward with everything given up: times are estimated, and"
     " sizes were not checked against the device"
@@ -53,7 +56,7 @@ SMALLER_PLAN = "the device ran out of memory under a plan for {}: this one needs
 NO_BACKWARD = "the device ran out of memory in a timed step: times of backward are estimated"
 UNMEASURED = (
     "the device ran out of memory under every plan that was tried: the peak is predicted, and was"
-    " not measured"
+    " not measured; replays were not compared with their originals"
 )
 
 
@@ -79,6 +82,7 @@ def settle_capped(
     Raises:
         InfeasibleBudgetError: no plan reaches the budget.
         StepError: the step needs the content of a tensor before it can be planned.
+        ReplayError: a replay that the budget asks for is wrong, and no unit can be left out for it.
         PlannerError: no plan held what it promised.
     """
     capped = _Capped(step, budget, method, pins, workspaces)
@@ -90,7 +94,8 @@ def settle_capped(
             plan = capped.within(timed)
     if not plan.segments and plan.measured_peak_bytes is not None:
         reason = ""  # the plain step fits, and ran
-    notes = dict.fromkeys((*((reason,) if reason else ()), *capped.notes))
+    digests = BY_DIGEST if plan.segments and plan.measured_peak_bytes is not None else ""
+    notes = dict.fromkeys(filter(None, (reason, digests, *capped.notes)))
     return replace(plan, notes=tuple(notes))
 
 
@@ -104,6 +109,8 @@ class _Capped:
     pins: Pins
     workspaces: Workspaces | None
     notes: list[str] = field(default_factory=list)
+    exclusions: list[Exclusion] = field(default_factory=list)
+    probed: set[tuple[Segment, ...]] = field(default_factory=set)
 
     def facts(self) -> Profile:
         """Return the fake step's profile with the facts and the times of a real forward.
@@ -167,7 +174,12 @@ class _Capped:
         for _ in range(ROUNDS + len(SMALLER)):
             try:
                 plan = from_profile(
-                    profile, target, method=self.method, pins=self.pins, graph=graph
+                    profile,
+                    target,
+                    method=self.method,
+                    pins=self.pins,
+                    exclusions=self.exclusions,
+                    graph=graph,
                 )
             except InfeasibleBudgetError as error:
                 raise InfeasibleBudgetError(
@@ -187,7 +199,8 @@ class _Capped:
                 room = plan.predicted_peak_bytes - low
                 target = low + int(room * smaller.pop(0))
             elif peak <= budget_bytes:
-                return replace(plan, measured_peak_bytes=peak)
+                if self._replays_right(graph, plan):
+                    return replace(plan, measured_peak_bytes=peak)
             else:
                 measured, miss = peak, peak - plan.predicted_peak_bytes
                 target = budget_bytes - miss  # less than this plan was predicted to take
@@ -205,6 +218,24 @@ class _Capped:
         except Exception as error:
             self._must_be_memory(error)
         return None
+
+    def _replays_right(self, graph: Graph, plan: Plan) -> bool:
+        """Whether checksums of a plan's replays are right; if not, units are left out from now on.
+
+        Raises:
+            ReplayError: they are wrong, and leaving units out does not change that.
+        """
+        if not plan.segments or plan.segments in self.probed:
+            return True
+        faults = probe(self.step, plan, by_digest=True)
+        known = {e.unit for e in plan.exclusions}
+        found = [e for e in exclusions_for(graph, plan, faults) if e.unit not in known]
+        if faults and not found:
+            raise unmended(plan.model_class, faults[0], self.exclusions)
+        self.exclusions.extend(found)
+        if not faults:
+            self.probed.add(plan.segments)
+        return not faults
 
     def _must_be_memory(self, error: Exception) -> None:
         if not ran_out_of_memory(error):

@@ -29,13 +29,19 @@ class Fault:
     reason: str
 
 
-def probe(step: Step, plan: Plan) -> list[Fault]:
+def probe(step: Step, plan: Plan, by_digest: bool = False) -> list[Fault]:
     """Run one step with every replay compared to its original; returns what is wrong.
 
     A replay that fails ends the step, so what the segments before it would show is not known then.
+
+    Args:
+        step: the step that the plan is for.
+        plan: the candidate.
+        by_digest: compare checksums, which takes no more memory than the planned step; else
+            originals, which tells more (see `planner.replay.digest`).
     """
     runtime = Runtime(plan)
-    runtime.audit()
+    runtime.audit(by_digest)
     hooks = install(step.model, runtime)
     try:
         with from_same_state(step):

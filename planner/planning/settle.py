@@ -17,7 +17,7 @@ from planner.applier.runtime import segment_label
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
 from planner.errors import InfeasibleBudgetError, PlannerError, ReplayError
 from planner.graph import Graph
-from planner.planning.blame import exclusions_for
+from planner.planning.blame import exclusions_for, names_of, unmended
 from planner.planning.fallback import unseen_units, with_checkpoints
 from planner.planning.offline import from_profile
 from planner.planning.probe import Fault, probe
@@ -91,10 +91,10 @@ class _Settling:
             if infeasible is not None:
                 return self._with_fallback(_without(plan, faults), infeasible, exclusions)
             if faults:
-                raise self._unmended(faults[0], exclusions)
+                raise unmended(self.profile.model_class, faults[0], exclusions)
         raise PlannerError(
             f"no plan for this {self.profile.model_class} held what it promised in {ROUNDS} rounds",
-            numbers=f"budget {budget_bytes} B; units left out: {_names(exclusions)}",
+            numbers=f"budget {budget_bytes} B; units left out: {names_of(exclusions)}",
             cause="replays differ from the forward, or the step changes from run to run",
             fix="make the step deterministic, or pin the units with save=[...]",
         )
@@ -146,17 +146,6 @@ class _Settling:
         if plan.segments:
             check_same_results(self.step, plan)
 
-    def _unmended(self, fault: Fault, exclusions: list[Exclusion]) -> ReplayError:
-        return ReplayError(
-            f"a replay in this {self.profile.model_class} is wrong, and no unit can be left out for"
-            f" it: {fault.segment}",
-            numbers=f"{fault.reason}; units left out: {_names(exclusions)}",
-            cause="code that is no unit's own: it stands between the units, or runs only in a later"
-            " call of the model",
-            fix="move that code into a module of its own, or raise the budget",
-            unit=fault.segment,
-        )
-
     def _with_fallback(
         self, plan: Plan, error: InfeasibleBudgetError, exclusions: list[Exclusion]
     ) -> Plan:
@@ -174,17 +163,13 @@ class _Settling:
         if measured <= budget_bytes:
             self._compare(plan)
             return replace(plan, predicted_peak_bytes=measured, measured_peak_bytes=measured)
-        out = f"; left out, since replays are wrong: {_names(exclusions)}" if exclusions else ""
+        out = f"; left out, since replays are wrong: {names_of(exclusions)}" if exclusions else ""
         raise InfeasibleBudgetError(
             cause=error.cause + out,
             budget_bytes=budget_bytes,
             min_peak_bytes=min(measured, error.min_peak_bytes),
             holders=error.holders,
         )
-
-
-def _names(exclusions: list[Exclusion]) -> str:
-    return ", ".join(e.unit for e in exclusions) or "none"
 
 
 def _without(plan: Plan, faults: list[Fault]) -> Plan:

@@ -43,6 +43,11 @@ class Meter(ABC):
     def peak_bytes(self) -> int:
         """The most bytes alive at once since it was entered or reset."""
 
+    @property
+    def reserved_bytes(self) -> int | None:
+        """The most bytes that an allocator held at once, cached ones included, if it tells."""
+        return None
+
     @abstractmethod
     def reset_peak(self) -> None:
         """Begin a new peak at the bytes alive now."""

@@ -26,7 +26,7 @@ class AllocatorMeter(Meter):
             self.device = torch.device(device.type, torch.accelerator.current_device_index())
         self.baseline_bytes = 0
         self._entered = False
-        self._final_live_bytes = self._final_peak_bytes = 0
+        self._final_live_bytes = self._final_peak_bytes = self._final_reserved_bytes = 0
 
     @property
     @override
@@ -44,6 +44,13 @@ class AllocatorMeter(Meter):
         torch.accelerator.synchronize(self.device)
         return torch.accelerator.max_memory_allocated(self.device)
 
+    @property
+    @override
+    def reserved_bytes(self) -> int:
+        if not self._entered:
+            return self._final_reserved_bytes
+        return torch.accelerator.max_memory_reserved(self.device)
+
     @override
     def reset_peak(self) -> None:
         torch.accelerator.synchronize(self.device)
@@ -57,4 +64,5 @@ class AllocatorMeter(Meter):
 
     def __exit__(self, *error: object) -> None:
         self._final_peak_bytes, self._final_live_bytes = self.peak_bytes, self.live_bytes
+        self._final_reserved_bytes = self.reserved_bytes
         self._entered = False

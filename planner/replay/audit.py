@@ -16,6 +16,7 @@ from planner.replay.program import Program
 from planner.replay.slicing import slice_segment
 from planner.replay.state import SegmentState
 from planner.replay.surroundings import run_below
+from planner.replay.traits import may_be_undefined
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,22 @@ def audit(
 def _compare(
     state: SegmentState, program: Program, originals: dict[Key, tuple[Arg, torch.Tensor]]
 ) -> Finding | None:
-    first = _replay(state, program)
-    wrong = [k for k, (arg, t) in originals.items() if not same_bits(rebuild(first[k], arg), t)]
-    if not wrong:
-        return None
-    second = _replay(state, program)
-    deterministic = all(same_bits(first[key], second[key]) for key in wrong)
     maker = {
         key: number
         for number, record in enumerate(program.records)
         for key in (*record.makes, *(new for _, new in record.writes))
     }
+    first = _replay(state, program)
+    wrong = [
+        key
+        for key, (arg, tensor) in originals.items()
+        if not same_bits(rebuild(first[key], arg), tensor)
+        and not may_be_undefined(program.records[maker[key]].func, tensor)
+    ]
+    if not wrong:
+        return None
+    second = _replay(state, program)
+    deterministic = all(same_bits(first[key], second[key]) for key in wrong)
     record = program.records[min(maker[key] for key in wrong)]
     return Finding(state.name, str(record.func), record.address, deterministic)
 

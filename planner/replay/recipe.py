@@ -27,7 +27,8 @@ class Recipe:
         cut_depths: depth by address of the ops before which the replay is cut.
         programs: recorded variants (shapes, modes, branches), the last used first.
         audits: whether each run is audited when it closes (see `audit`).
-        findings: what the audits found.
+        digests: whether what is given up leaves a checksum for its replay (see `digest`).
+        findings: what audits and checksums found.
         replayed: counts replayed ops; one counter for all segments of an applied plan.
     """
 
@@ -39,7 +40,7 @@ class Recipe:
         self.keeps: Callable[[str, int], bool] | None = None
         self.keep_all = False
         self.cut_depths: dict[str, int] = {}
-        self.audits = False
+        self.audits = self.digests = False
         self.findings: list[Finding] = []
         self.programs: list[Program] = []
         self.replayed = replayed if replayed is not None else [0]

@@ -28,14 +28,24 @@ class ManyTuple(Many):
     kind = tuple
 
 
-class _Skip:
-    """Marks an argument that a replay passes as None (a statistic the kernel would update)."""
+class Skip:
+    """A statistic that the kernel would update: a replay passes None, or zeros in its place.
 
-    def __repr__(self) -> str:
-        return "SKIP"
+    Args:
+        like: the statistic, for kernels that take its dtype for the one to compute in.
+    """
 
+    __slots__ = ("_make",)
 
-SKIP = _Skip()
+    def __init__(self, like: torch.Tensor | None = None) -> None:
+        self._make: Callable[[], torch.Tensor] | None = None
+        if like is not None:
+            size, dtype, device = like.size(), like.dtype, like.device
+            self._make = lambda: torch.zeros(size, dtype=dtype, device=device)
+
+    def stand_in(self) -> torch.Tensor | None:
+        """Return what a replay passes."""
+        return None if self._make is None else self._make()
 
 
 class OpRecord:
@@ -54,11 +64,12 @@ class OpRecord:
         address: `unit/op/ordinal` within the segment, or "" when nobody asked.
         keep: values made here that the plan keeps.
         opaque: not replayable; only its place in the order is recorded.
+        aside: opaque since it ran on another stream than the segment's.
         outside_writes: new values written into storages from outside.
         relabelled: the same bytes have been seen under several meanings: look twice.
         slots: number of storages known before the op.
         touched: slots that an opaque op was given, and may have written.
-        overwrites: values that a collective writes over, now or later.
+        overwrites: values that an opaque op writes over, now or later.
         choices: kernel choices in force where they were not those of the segment's opening.
         again: (func, args, kwargs) to run at replay where it is not the op itself.
         call: the op's entry point without the overload's Python layer.
@@ -70,6 +81,7 @@ class OpRecord:
         "address",
         "again",
         "args",
+        "aside",
         "call",
         "choices",
         "device",
@@ -107,6 +119,7 @@ class OpRecord:
     address: str
     keep: tuple[Key, ...]
     opaque: bool
+    aside: bool
     outside_writes: tuple[Key, ...]
     relabelled: bool
     slots: int
@@ -174,7 +187,7 @@ def build_tree(tree: Any, tensor: Callable[[Arg], Any]) -> Any:
         return tensor(tree)
     if isinstance(tree, Many):
         return tree.kind(build_tree(x, tensor) for x in tree)
-    return None if tree is SKIP else tree
+    return tree.stand_in() if type(tree) is Skip else tree
 
 
 def args_of(record: OpRecord) -> list[Arg]:
@@ -220,9 +233,10 @@ def write_record(
 
     reads: dict[Key, None] = {}
     record = blank_record(flow, func)
-    record.hidden = _hidden(traits, args)
+    record.hidden = hidden_positions(traits, args)
     record.args = tuple(
-        SKIP if i in record.hidden else record_tree(a, read, reads) for i, a in enumerate(args)
+        _skip(traits, a) if i in record.hidden else record_tree(a, read, reads)
+        for i, a in enumerate(args)
     )
     record.kwargs = tuple((name, record_tree(a, read, reads)) for name, a in kwargs.items())
     record.reads = () if traits.blank else tuple(reads)  # blank memory depends on nothing
@@ -241,7 +255,7 @@ def blank_record(flow: Flow, func: Any) -> OpRecord:
     record.args = record.kwargs = record.reads = record.outs = record.makes = record.writes = ()
     record.keep = record.outside_writes = record.hidden = ()
     record.touched = record.overwrites = ()
-    record.random = record.opaque = record.relabelled = False
+    record.random = record.opaque = record.aside = record.relabelled = False
     record.generator = None
     record.device = torch.device("cpu")
     record.address = ""
@@ -281,14 +295,35 @@ def finish_record(
         options = (("dtype", out.dtype), ("device", out.device))
         sizes = (list(out.size()), list(out.stride()))
         record.again = (torch.ops.aten.empty_strided.default, sizes, options)
+    if traits.copies and record.device.type == "cpu":
+        record.again = _finished(record)
     record.plain = not (
         record.kwargs or record.random or record.again or record.choices
-    ) and not any(isinstance(a, Many) or a is SKIP for a in record.args)
+    ) and not any(isinstance(a, (Many, Skip)) for a in record.args)
     for position in record.hidden:
         flow.wrote_unseen(args[position])
 
 
-def _hidden(traits: Traits, args: tuple[Any, ...]) -> tuple[int, ...]:
+def _finished(record: OpRecord) -> tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]] | None:
+    """A copy to the host that does not wait for its device, as one that does.
+
+    In the forward, something that no tape sees waited for it before the next op read the copy.
+    """
+    named = dict(record.kwargs)
+    if record.func._schema.name == "aten::copy_" and len(record.args) == 3:
+        named["non_blocking"] = record.args[2]
+    if named.get("non_blocking") is not True:
+        return None
+    named["non_blocking"] = False
+    return record.func, record.args[:2], tuple(named.items())
+
+
+def _skip(traits: Traits, statistic: torch.Tensor) -> Skip:
+    return Skip(statistic if traits.needs_statistics else None)
+
+
+def hidden_positions(traits: Traits, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the positions of statistics that this call of an op updates without saying so."""
     flag = traits.hidden_flag
     if not traits.hidden_writes or (
         flag is not None and (len(args) <= flag or args[flag] is not True)

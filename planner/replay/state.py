@@ -12,6 +12,7 @@ goes when autograd releases the node that saved it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from planner.replay.program import Program
 from planner.replay.record import OpRecord, build_tree, tensors_in
 from planner.replay.slicing import Group
 from planner.replay.surroundings import Surroundings, run_below, run_chosen
-from planner.replay.traits import generator_of
+from planner.replay.traits import Random, generator_of
 
 OVERWRITTEN = -1
 """Version of a source whose memory was overwritten out of sight: it cannot be used."""
@@ -334,9 +335,26 @@ def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: to
         generator = generator_of(record.device)
     else:
         generator = args[where] if isinstance(where, int) else kwargs[where]
-    now = generator.get_state()
-    generator.set_state(state)
-    try:
-        return record.func(*args, **kwargs)
-    finally:
-        generator.set_state(now)
+    with _drawing:
+        now, new, put = _exchange(generator, state)
+        try:
+            put(new)
+            return record.func(*args, **kwargs)
+        finally:
+            put(now)
+
+
+_drawing = threading.RLock()  # devices replay in threads of their own, and may share a generator
+
+
+def _exchange(generator: Random, state: torch.Tensor) -> tuple[Any, Any, Callable[[Any], object]]:
+    """Return what a generator holds, what it shall hold for a replay, and how to put it there.
+
+    CUDA's takes the place of another and goes back as it was: told a state, it would have cuDNN
+    draw new seeds for the dropout of recurrent layers.
+    """
+    if isinstance(generator, torch.Generator) and generator.device.type == "cuda":
+        other = generator.clone_state()
+        other.set_state(state)
+        return generator.graphsafe_get_state(), other, generator.graphsafe_set_state
+    return generator.get_state(), state, generator.set_state

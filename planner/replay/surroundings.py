@@ -11,6 +11,7 @@ SAFE FROM INTERRUPTS    a signal handler may raise between any two lines of Pyth
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -26,6 +27,19 @@ def _set_deterministic(value: bool) -> None:
     torch._C._set_deterministic_algorithms(value, warn_only=warn_only)
 
 
+def _precision(backend: str, op: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """How many bits of a float32 the kernels of a backend use (TF32 and its like)."""
+    put: Callable[..., object] = torch._C._set_fp32_precision_setter
+    return partial(torch._C._get_fp32_precision_getter, backend, op), _several(put, backend, op)
+
+
+def _several(put: Callable[..., object], *given: str) -> Callable[[Any], None]:
+    def put_all(values: Any) -> None:
+        put(*given, *(values if isinstance(values, tuple) else (values,)))
+
+    return put_all
+
+
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
@@ -33,6 +47,23 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic),
     (torch._C._get_deterministic_algorithms, _set_deterministic),
     (torch.get_default_dtype, torch.set_default_dtype),
+    *(
+        _precision(backend, op)
+        for backend in ("cuda", "mkldnn")
+        for op in ("matmul", "conv", "rnn")
+    ),
+    (
+        torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
+        _several(torch._C._set_cublas_allow_fp16_reduced_precision_reduction),
+    ),
+    (
+        torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
+        _several(torch._C._set_cublas_allow_bf16_reduced_precision_reduction),
+    ),
+    (
+        torch._C._get_cublas_allow_fp16_accumulation,
+        torch._C._set_cublas_allow_fp16_accumulation,
+    ),
 )
 
 
@@ -71,10 +102,10 @@ def run_chosen(wanted: tuple[Any, ...], work: Callable[[], T]) -> T:
     if wanted == before:
         return work()
     try:
-        _put(wanted)
+        _put(before, wanted)
         return work()
     finally:
-        _put(before)
+        _put(wanted, before)
 
 
 def _below(work: Callable[..., T], *args: Any) -> T:
@@ -100,9 +131,11 @@ def _batching_levels() -> int:
     return int(levels)
 
 
-def _put(values: tuple[Any, ...]) -> None:
-    for (_, put), value in zip(_SETTINGS, values, strict=True):
-        put(value)
+def _put(old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
+    """Set what differs, and nothing else: setting a precision marks it as set by hand."""
+    for (_, put), before, value in zip(_SETTINGS, old, new, strict=True):
+        if before != value:
+            put(value)
 
 
 def _autocast_keys() -> Any:

@@ -17,6 +17,7 @@ from planner.errors import ReplayError
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
 from planner.replay.content import watch
+from planner.replay.digest import CheckedHandle
 from planner.replay.flow import Key, on_storage
 from planner.replay.launches import LAUNCH
 from planner.replay.matcher import Matcher
@@ -282,6 +283,8 @@ def unpack(packed: Any) -> torch.Tensor:
     """Give autograd back what `Tape.pack` stored."""
     if type(packed) is Handle:
         return packed.state.value(packed.arg)
+    if type(packed) is CheckedHandle:
+        return packed.value()
     tensor, version = packed
     if tensor._version != version:
         raise ReplayError(

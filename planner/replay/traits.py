@@ -25,6 +25,10 @@ UNDECLARED_WRITES: dict[str, tuple[tuple[int, ...], int | None]] = {
 """Positions of running statistics that these kernels update without declaring it, and of the
 argument that tells whether they do (none: always)."""
 
+_LEAVES_UNDEFINED = ("attention", "_batch_norm", "_rnn")
+"""Kernels of these names return integers that only some calls fill: the seeds of attention without
+dropout, what a library reserves for itself. Autograd saves them all the same."""
+
 _BLANK = frozenset(
     {
         "aten::empty",
@@ -68,6 +72,10 @@ _OVERWRITES = frozenset(
     }
 )
 """In-place ops that may be the first to write blank memory. All others read what they write."""
+_CHANGES_ARGUMENT = {"aten::_cudnn_rnn": 15, "aten::miopen_rnn": 13}
+"""Where recurrent layers with dropout are given the library's own generator (`dropout_state`)."""
+_NO_EFFECT = frozenset({"aten::record_stream"})
+"""They claim to write and do not: this one tells the allocator who else uses the memory."""
 _REWIRES = ("aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_")
 
 
@@ -87,6 +95,10 @@ class Traits:
         overwrites: may be the first to write blank memory; else it reads what it writes.
         relabels: returns a view that changes what the bytes mean.
         unversioned: writes without moving version counters while a dispatch mode is on.
+        copies: may copy between devices without waiting.
+        needs_statistics: takes the dtype of the statistics for the one to compute in.
+        tells_writes: what it writes is in its schema, or in the tables here.
+        changes_argument: position of a tensor in which the kernel keeps its random state, unsaid.
     """
 
     passthrough: bool
@@ -100,6 +112,10 @@ class Traits:
     overwrites: bool = False
     relabels: bool = False
     unversioned: bool = False
+    copies: bool = False
+    needs_statistics: bool = False
+    changes_argument: int | None = None
+    tells_writes: bool = False
 
 
 _OPAQUE = Traits(False, True, (), (), False, False)
@@ -135,12 +151,20 @@ def _read(func: Any) -> Traits:
     mutable = bool(writes or keyword_writes)
     hidden, flag = UNDECLARED_WRITES.get(schema.name, ((), None))
     views = not mutable and (_only_views(schema) or schema.name in _ALIASES_UNDECLARED)
+    # Writes that move no version counter: neither an in-place op nor one with `out=`.
+    unmoved = bool(writes) and not schema.name.endswith("_")
+    if schema.name in _NO_EFFECT:
+        return Traits(True, False, (), (), False, False)
     relabels = schema.name in _RELABELS or (
         schema.name == "aten::view" and schema.overload_name == "dtype"
     )
     return Traits(
         passthrough=views and not relabels,
-        opaque=func.namespace not in SEEN_NAMESPACES or schema.name in _REWIRES,
+        opaque=(
+            func.namespace not in SEEN_NAMESPACES
+            or schema.name in (*_REWIRES, "aten::_cudnn_init_dropout_state")
+            or unmoved
+        ),
         writes=writes,
         keyword_writes=keyword_writes,
         random=torch.Tag.nondeterministic_seeded in func.tags,
@@ -150,6 +174,10 @@ def _read(func: Any) -> Traits:
         overwrites=bool(keyword_writes) or schema.name in _OVERWRITES,
         relabels=relabels,
         unversioned=mutable and schema.name.startswith("aten::_foreach_"),
+        copies=schema.name in ("aten::_to_copy", "aten::copy_"),
+        needs_statistics="gather_stats" in schema.name,
+        tells_writes=func.namespace in SEEN_NAMESPACES and schema.name not in _REWIRES,
+        changes_argument=_CHANGES_ARGUMENT.get(schema.name),
     )
 
 
@@ -166,6 +194,13 @@ class Random(Protocol):
 
     def set_state(self, state: torch.Tensor, /) -> Any:
         """Let the next op draw from this state."""
+
+
+def may_be_undefined(func: Any, result: torch.Tensor) -> bool:
+    """Whether a result of an op may hold anything, so that its bits say nothing."""
+    if result.is_floating_point() or result.is_complex():
+        return False
+    return any(part in func._schema.name for part in _LEAVES_UNDEFINED)
 
 
 def generator_of(device: torch.device) -> Random:

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from planner.replay.collectives import is_collective, written_by_collective
+from planner.replay.digest import CheckedHandle, digest
 from planner.replay.flow import PLAIN, Arg, Flow, Key, copy_storage, on_storage
 from planner.replay.launches import LAUNCH, watch_launches
 from planner.replay.program import Pack, Program, compile_program
@@ -21,6 +22,7 @@ from planner.replay.record import (
     args_of,
     blank_record,
     finish_record,
+    hidden_positions,
     on_tape,
     tensors_in,
     write_record,
@@ -28,8 +30,9 @@ from planner.replay.record import (
 )
 from planner.replay.state import Handle, SegmentState
 from planner.replay.statistics import about_to_change
+from planner.replay.streams import same_device_other_stream, stream_now
 from planner.replay.surroundings import choices
-from planner.replay.traits import generator_of, traits_of
+from planner.replay.traits import Random, Traits, generator_of, traits_of
 
 passthrough: set[int] = set()
 """Ids of op overloads that a tape ignores."""
@@ -52,6 +55,7 @@ class TapeWriter(TorchDispatchMode):
         self.wished: set[Key] = set()
         self.lost: set[Key] = set()
         self.namer: Namer | None = None
+        self.stream = stream_now()
 
     def begin_recording(self, records: list[OpRecord], packs: list[Pack]) -> None:
         """Start recording, after a followed prefix (empty for a first run)."""
@@ -64,14 +68,29 @@ class TapeWriter(TorchDispatchMode):
 
     # -- ops ----------------------------------------------------------------------------------
 
+    @staticmethod
+    def keeps(traits: Traits, types: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Whether what this call makes must stay: a replay would not make the same."""
+        return (
+            traits.opaque
+            or bool(types)
+            or not all_on_tape(args, kwargs)
+            or (
+                traits.changes_argument is not None
+                and len(args) > traits.changes_argument
+                and args[traits.changes_argument] is not None
+            )
+        )
+
     def record(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one op and write it down."""
         traits = traits_of(func)
         if traits.passthrough:
             passthrough.add(id(func))
             return func(*args, **kwargs)
-        if traits.opaque or types or not all_on_tape(args, kwargs):
-            return self._record_opaque(func, args, kwargs)
+        aside = same_device_other_stream(self.stream)
+        if aside or self.keeps(traits, types, args, kwargs):
+            return self._record_opaque(func, args, kwargs, aside)
         record, written = write_record(self.flow, func, traits, args, kwargs)
         now = choices()
         record.choices = now if now != self.state.surroundings.choices else None
@@ -111,21 +130,24 @@ class TapeWriter(TorchDispatchMode):
     def _outside(self, key: Key) -> bool:
         return key in self.flow.outside and key not in self.lost
 
-    def _record_opaque(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _record_opaque(self, func: Any, args: Any, kwargs: Any, aside: bool = False) -> Any:
         """Run an op that cannot be replayed; what it writes or makes comes from outside."""
+        traits = traits_of(func)
         record = blank_record(self.flow, func)
-        record.opaque = True
+        record.opaque, record.aside = True, aside
+        record.hidden = hidden_positions(traits, args)
+        self.before_hidden_writes(record, args)
         tensors = [t for t in tensors_in((args, kwargs)) if on_tape(t)]
-        known = is_collective(func)  # what it writes
-        late = [t for t in written_by_collective(func, args, kwargs) if on_tape(t)]
-        record.overwrites = self._before_late_writes(late)
+        told = traits.tells_writes or is_collective(func)
+        written = [*written_tensors(traits, args, kwargs), *(args[at] for at in record.hidden)]
+        late = [*written_by_collective(func, args, kwargs), *(written if told else ())]
+        record.overwrites = self._before_late_writes([t for t in late if on_tape(t)])
         # On the CPU the next read looks at the content by itself, and needs no copy.
         before = [
-            None if known or t.device.type == "cpu" else t.untyped_storage().clone()
-            for t in tensors
+            None if told or t.device.type == "cpu" else t.untyped_storage().clone() for t in tensors
         ]
         out = func(*args, **kwargs)
-        declared = {id(t) for t in (*late, *written_tensors(traits_of(func), args, kwargs))}
+        declared = {id(t) for t in (*late, *written)}
         for tensor, old in zip(tensors, before, strict=True):
             changed = old is not None and not _same_bytes(tensor.untyped_storage(), old)
             if changed or id(tensor) in declared:
@@ -138,7 +160,7 @@ class TapeWriter(TorchDispatchMode):
         return out
 
     def _before_late_writes(self, tensors: list[torch.Tensor]) -> tuple[Key, ...]:
-        """What a collective is about to write: copied if from outside, else as autograd has it."""
+        """What an op that stays writes: copied if from outside, else as autograd has it."""
         flow = self.flow
         slots = [(flow.known.get(t.untyped_storage()._cdata), t) for t in tensors]
         written = {(slot, flow.version[slot]): t for slot, t in slots if slot is not None}
@@ -187,6 +209,8 @@ class TapeWriter(TorchDispatchMode):
             self.originals[arg.key] = (arg, tensor)
         left, key = self.state.left, (arg[0], arg[1])
         left[key] = left.get(key, 0) + 1
+        if self.recipe.digests:
+            return CheckedHandle(self.state, arg, key, digest(tensor), self.recipe.findings)
         return Handle(self.state, arg, key)
 
     # -- values that stay ---------------------------------------------------------------------
@@ -303,7 +327,7 @@ def all_on_tape(args: Any, kwargs: Any) -> bool:
     return all(on_tape(t) for t in tensors_in((args, kwargs)))
 
 
-def generator_used(record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> torch.Generator:
+def generator_used(record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> Random:
     """Return the generator from which a recorded op draws in this call."""
     where = record.generator
     if where is None:
@@ -312,9 +336,7 @@ def generator_used(record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> torc
     return found
 
 
-def _generator_now(
-    record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> torch.Generator:
+def _generator_now(record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Random:
     """The same before the op has run, when its output's device is not known yet."""
     if record.generator is None:
         tensor = next(iter(tensors_in((args, kwargs))), None)

@@ -192,8 +192,12 @@ class VerificationLike(Protocol):
         """Most live bytes under the plan."""
 
     @property
-    def plain_peak_bytes(self) -> int:
-        """Most live bytes of the plain step."""
+    def plain_peak_bytes(self) -> int | None:
+        """Most live bytes of the plain step, if it fits."""
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """Most bytes that the allocator held, if it tells."""
 
     @property
     def budget_bytes(self) -> int:
@@ -220,26 +224,44 @@ class VerificationLike(Protocol):
         """Number of ops replayed."""
 
     @property
-    def overhead_ratio(self) -> float:
-        """Extra time over the plain step's time."""
+    def overhead_ratio(self) -> float | None:
+        """Extra time over the plain step's time, if that could run."""
 
 
 def verification_table(verification: VerificationLike) -> str:
     """Return a verification as text: passed or failed, and each promise."""
     peak = _against_budget(verification.measured_peak_bytes, verification.budget_bytes)
+    plain, ratio = verification.plain_peak_bytes, verification.overhead_ratio
     pairs = [
         ("budget", format_bytes(verification.budget_bytes) if verification.budget_bytes else ""),
-        ("plain peak", format_bytes(verification.plain_peak_bytes)),
+        ("plain peak", "none: it ran out of memory" if plain is None else format_bytes(plain)),
         ("measured peak", peak),
-        ("gradients", _equality(verification.gradients_equal)),
-        ("outputs", _equality(verification.outputs_equal)),
-        ("buffers", _equality(verification.buffers_equal)),
+        ("reserved", _reserved(verification)),
+        *_equal(verification),
         ("forward runs", _forward_runs(verification.forward_runs)),
         ("replayed ops", f"{verification.replayed_ops:,}"),
-        ("overhead", f"{format_percent(verification.overhead_ratio)} of the plain step"),
+        ("overhead", "" if ratio is None else f"{format_percent(ratio)} of the plain step"),
     ]
     title = f"Verification: {'passed' if verification.ok else 'FAILED'}"
     return "\n".join([title, *facts(pairs)])
+
+
+def _equal(verification: VerificationLike) -> list[tuple[str, str]]:
+    """What was compared: the step's results, or replays where no plain step could run."""
+    if verification.plain_peak_bytes is None:
+        return [("replays", _equality(verification.gradients_equal))]
+    return [
+        ("gradients", _equality(verification.gradients_equal)),
+        ("outputs", _equality(verification.outputs_equal)),
+        ("buffers", _equality(verification.buffers_equal)),
+    ]
+
+
+def _reserved(verification: VerificationLike) -> str:
+    if verification.reserved_bytes is None:
+        return ""
+    unused = format_bytes(verification.reserved_bytes - verification.measured_peak_bytes)
+    return f"{format_bytes(verification.reserved_bytes)} ({unused} of it unused, in pieces)"
 
 
 def _equality(equal: bool) -> str:

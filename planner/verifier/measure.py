@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from planner.profiler.allocator import release_cached
 from planner.profiler.meter import meter_for, step_tensors
 from planner.profiler.same_state import from_same_state
 from planner.profiler.step import Step, model_device
@@ -27,13 +28,28 @@ class Results:
     replayed_ops: int
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one step took at most: live bytes, and what the allocator held for them (or None)."""
+
+    peak_bytes: int
+    reserved_bytes: int | None
+
+
+def measure_memory(step: Step) -> Memory:
+    """Return what one step takes, from a device where nothing is cached."""
+    device = model_device(step.model)
+    with from_same_state(step):
+        release_cached(device)
+        tracked = step_tensors(step.model, step.optimizer, step.input_tensors)
+        with meter_for(device, tracked) as meter:
+            step.run()
+        return Memory(meter.peak_bytes, meter.reserved_bytes)
+
+
 def measure_peak(step: Step) -> int:
     """Return the most live bytes of one step."""
-    with from_same_state(step):
-        tracked = step_tensors(step.model, step.optimizer, step.input_tensors)
-        with meter_for(model_device(step.model), tracked) as meter:
-            step.run()
-        return meter.peak_bytes
+    return measure_memory(step).peak_bytes
 
 
 def run_for_results(step: Step, replayed: Callable[[], int] = lambda: 0) -> Results:

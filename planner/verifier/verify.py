@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+
 from planner.applier.check import check_plan
 from planner.applier.gates import install
 from planner.applier.runtime import Runtime
 from planner.documents import Plan
-from planner.profiler.step import Step
+from planner.profiler.allocator import ran_out_of_memory, release_cached
+from planner.profiler.step import Step, model_device
 from planner.verifier.measure import (
     count_forwards,
+    measure_memory,
     measure_peak,
     measure_time,
     run_for_results,
@@ -19,6 +23,9 @@ from planner.verifier.result import Verification
 
 def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
     """Return what the step does with and without the plan; the model is left as it was.
+
+    Where the plain step runs out of memory, replays are compared with checksums of what they stand
+    for instead.
 
     Args:
         step: the training step (see `make_step`).
@@ -31,27 +38,43 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
         ReplayError: a segment could not be replayed.
     """
     check_plan(step.model, plan)
-    plain_peak = measure_peak(step)
-    plain, again = run_for_results(step), run_for_results(step)
+    plain_peak = _plain_peak(step)
+    plain = None if plain_peak is None else [run_for_results(step) for _ in range(2)]
     runtime = Runtime(plan)
     with _Applied(step, runtime):
-        peaks = [measure_peak(step) for _ in range(2)]
+        memory = [measure_memory(step) for _ in range(2)]
+        if plain is None:
+            runtime.audit(by_digest=True)
         results = [run_for_results(step, lambda: runtime.replayed[0]) for _ in range(2)]
         forwards = count_forwards(step)
-    repeats_ok = same_results(plain, again) == (True, True, True)
-    equal = [same_results(plain, planned) for planned in results]
+    compared = plain or results
+    equal = [same_results(compared[0], planned) for planned in results]
+    reserved = [found.reserved_bytes for found in memory if found.reserved_bytes is not None]
     return Verification(
         budget_bytes=plan.budget_bytes,
         plain_peak_bytes=plain_peak,
-        measured_peak_bytes=max(peaks),
-        gradients_equal=all(e[0] for e in equal),
-        outputs_equal=all(e[1] for e in equal),
-        buffers_equal=all(e[2] for e in equal),
-        plain_repeats=repeats_ok,
+        measured_peak_bytes=max(found.peak_bytes for found in memory),
+        reserved_bytes=max(reserved, default=None),
+        gradients_equal=all(e[0] for e in equal) if plain else not runtime.findings,
+        outputs_equal=all(e[1] for e in equal) if plain else not runtime.findings,
+        buffers_equal=all(e[2] for e in equal) if plain else not runtime.findings,
+        plain_repeats=same_results(*compared) == (True, True, True),
         forward_runs=forwards,
         replayed_ops=results[-1].replayed_ops,
-        overhead_ratio=_overhead(step, runtime, repeats),
+        overhead_ratio=None if plain is None else _overhead(step, runtime, repeats),
     )
+
+
+def _plain_peak(step: Step) -> int | None:
+    """The most live bytes of the plain step; None where it runs out of memory."""
+    try:
+        return measure_peak(step)
+    except Exception as error:
+        if not ran_out_of_memory(error):
+            raise
+    gc.collect()  # the error, which holds what the step held, is gone by now
+    release_cached(model_device(step.model))
+    return None
 
 
 class _Applied:

@@ -56,6 +56,6 @@ def _module(built: Any) -> types.ModuleType:
     module.set_rng_state_all = lambda states: [
         g.set_state(s) for g, s in zip(generators, states, strict=True)
     ]
-    module.device = torch.accelerator.device_index
+    module.device = lambda device: torch.accelerator.device_index(at(device))
     module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16, torch.float32]
     return module

@@ -1,0 +1,75 @@
+"""A probe that needs no memory: what is given up leaves a checksum for its replay.
+
+The replay that backward asks for is held against it, in the thread where it serves. Where there
+is memory for originals, `audit` says more: which op differed first, and whether its kernel repeats
+itself.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from planner.replay.audit import Finding
+from planner.replay.flow import Arg, Key
+from planner.replay.state import Handle, SegmentState
+from planner.replay.traits import may_be_undefined
+
+if TYPE_CHECKING:
+    from planner.replay.record import OpRecord
+
+PIECE_BYTES = 2**22
+
+
+class CheckedHandle(Handle):
+    """A handle that knows the checksum of what it stands for, and where to tell a difference."""
+
+    __slots__ = ("digest", "findings")
+
+    def __init__(
+        self, state: SegmentState, arg: Arg, key: Key, digest: int, findings: list[Finding]
+    ) -> None:
+        super().__init__(state, arg, key)
+        self.digest, self.findings = digest, findings
+
+    def value(self) -> torch.Tensor:
+        """Return what a replay made; note if it is not what was given up."""
+        found = self.state.value(self.arg)
+        if digest(found) != self.digest:
+            record = self._maker()
+            if not may_be_undefined(record.func, found):
+                name = self.state.name
+                self.findings.append(Finding(name, str(record.func), record.address, True))
+        return found
+
+    def _maker(self) -> OpRecord:
+        program = self.state.program
+        records = program.records if program is not None else self.state.open_tape.records
+        return next(
+            record
+            for record in records
+            if self.key in record.makes or any(self.key == new for _, new in record.writes)
+        )
+
+
+def digest(tensor: torch.Tensor) -> int:
+    """Return a checksum of a tensor's bits, read in pieces through host memory."""
+    found = 0
+    with _disable_current_modes(), torch.no_grad():
+        for piece in _pieces(tensor.detach().resolve_conj().resolve_neg()):
+            host = piece.to("cpu").contiguous().reshape(-1).view(torch.uint8)
+            found = zlib.crc32(host.numpy().data, found)
+    return found
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if tensor.nbytes <= PIECE_BYTES or tensor.dim() == 0:
+        yield tensor
+        return
+    rows = max(1, tensor.size(0) * PIECE_BYTES // tensor.nbytes)
+    for part in tensor.split(rows) if tensor.size(0) > 1 else (tensor[0],):
+        yield from _pieces(part)

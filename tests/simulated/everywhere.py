@@ -1,0 +1,10 @@
+"""A pytest plugin: whatever a test makes without saying where is made on the simulated device."""
+
+from __future__ import annotations
+
+import torch
+
+from simulated import start
+
+start()
+torch.set_default_device("sim")
