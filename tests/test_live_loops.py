@@ -18,9 +18,10 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import planner
-from planner.errors import InvalidInputsError, InvalidModelError
+from planner.errors import InvalidInputsError, InvalidModelError, ReplayError
 from planner.live.blocks import block_spans
 from planner.profiler.meter import meter_for, step_tensors
+from planner.replay import digest, state
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +98,28 @@ def test_a_planned_step_after_an_error_in_the_first(capsys: Any) -> None:
         assert handle.plan is not None and handle.plan.step.root_calls == 1
 
 
+def test_a_replay_that_differs_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has probed the replays of the first steps: they are held against checksums."""
+
+    def forgetful(record: Any, args: list[Any], kwargs: dict[str, Any], rng: torch.Tensor) -> Any:
+        return record.func(*args, **kwargs)
+
+    model, rows = stack(), batches()
+    with planner.apply(model, budget_mb=budget_of(train(stack(), rows)) / MIB) as handle:
+        with monkeypatch.context() as patched:
+            patched.setattr(state, "_redraw", forgetful)
+            with pytest.raises(ReplayError, match="gives other numbers than the forward") as raised:
+                mean_square(model, rows[0]).backward()
+        assert "segment 4" in str(raised.value) and "planner.plan(model" in str(raised.value)
+        model.zero_grad()
+        for batch in rows[:2]:
+            mean_square(model, batch).backward()
+        assert handle.plan is not None and handle.plan.segments
+        with monkeypatch.context() as patched:  # once right, always right: no more checksums
+            patched.setattr(digest, "digest", lambda tensor: pytest.fail("looked again"))
+            mean_square(model, rows[2]).backward()
+
+
 def test_larger_inputs_are_planned_for_again_and_said_once() -> None:
     sizes = [64, 64, 32, 128, 128, 64, 192, 192, 100]
     rows = [torch.randn(size, 32, generator=torch.Generator().manual_seed(size)) for size in sizes]
@@ -157,18 +180,29 @@ def test_an_infeasible_budget_trains_on_recomputed_and_says_so_once() -> None:
     assert run.handle.replayed_ops > 0
 
 
-def test_a_step_that_fakes_cannot_run_trains_on_recomputed() -> None:
+def memory_behind(x: torch.Tensor) -> bool:
+    """As a kernel does that torch does not know."""
+    if x.data_ptr() == 0:
+        raise RuntimeError("no memory behind x")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("look", "said"),
+    [(lambda x: x.sum() < 1e9, "content of a tensor"), (memory_behind, "no memory behind x")],
+)
+def test_a_step_that_fakes_cannot_run_trains_on_recomputed(look: Any, said: str) -> None:
     class Branch(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body = stack()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.body(x) if x.sum() < 1e9 else x
+            found: torch.Tensor = self.body(x) if look(x) else x
             return found
 
     torch.manual_seed(0)
-    with pytest.warns(RuntimeWarning, match="content of a tensor") as seen:
+    with pytest.warns(RuntimeWarning, match=said) as seen:
         run = train(Branch(), batches(), budget=2 * MIB)
     assert len(seen) == 1
     torch.manual_seed(0)

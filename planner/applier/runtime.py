@@ -83,6 +83,11 @@ class Runtime:
             recipe.audits, recipe.digests = not by_digest, by_digest
             recipe.address = partial(self._namer, number, 0)
 
+    def check_first(self) -> None:
+        """Hold each segment's first run against checksums; a difference is a `ReplayError`."""
+        for recipe in self.recipes:
+            recipe.digests = recipe.only_first = True
+
     @property
     def findings(self) -> list[Finding]:
         """Replays that differed from their originals."""

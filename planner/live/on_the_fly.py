@@ -54,6 +54,7 @@ class OnTheFly:
         self._budget = budget
         self._parameters = list(model.parameters())
         self._recompute = Runtime(recompute_all(model))
+        self._recompute.check_first()
         self.runtime = self._recompute
         self._runtime_hooks: list[Any] = install(model, self.runtime)
         self._known: list[_Known] = []
@@ -172,7 +173,9 @@ class OnTheFly:
             return self._recompute
         finally:
             self._busy = False
-        return Runtime(self.plan)
+        runtime = Runtime(self.plan)
+        runtime.check_first()
+        return runtime
 
     def _step(self, model: nn.Module, record: Record, wanted: Situation) -> RecordedStep:
         """The recorded step, its update by the largest optimizer; the state of others counts."""

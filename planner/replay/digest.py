@@ -20,40 +20,44 @@ from planner.replay.state import Handle, SegmentState
 from planner.replay.traits import may_be_undefined
 
 if TYPE_CHECKING:
-    from planner.replay.record import OpRecord
+    from planner.replay.recipe import Recipe
 
 PIECE_BYTES = 2**22
 
 
 class CheckedHandle(Handle):
-    """A handle that knows the checksum of what it stands for, and where to tell a difference."""
+    """A handle that knows the checksum of what it stands for, and whom to tell of a difference."""
 
-    __slots__ = ("digest", "findings")
+    __slots__ = ("digest", "recipe")
 
     def __init__(
-        self, state: SegmentState, arg: Arg, key: Key, digest: int, findings: list[Finding]
+        self, state: SegmentState, arg: Arg, key: Key, digest: int, recipe: Recipe
     ) -> None:
         super().__init__(state, arg, key)
-        self.digest, self.findings = digest, findings
+        self.digest, self.recipe = digest, recipe
 
     def value(self) -> torch.Tensor:
-        """Return what a replay made; note if it is not what was given up."""
+        """Return what a replay made; tell the recipe if it is not what was given up."""
         found = self.state.value(self.arg)
         if digest(found) != self.digest:
-            record = self._maker()
-            if not may_be_undefined(record.func, found):
-                name = self.state.name
-                self.findings.append(Finding(name, str(record.func), record.address, True))
+            finding = self._finding(found)
+            if finding is not None:
+                self.recipe.differs(finding)
         return found
 
-    def _maker(self) -> OpRecord:
+    def _finding(self, found: torch.Tensor) -> Finding | None:
+        """What differs; None where the forward itself left other numbers (see `collectives`)."""
         program = self.state.program
-        records = program.records if program is not None else self.state.open_tape.records
-        return next(
+        now = self.state.open_tape if program is None else program
+        record = next(
             record
-            for record in records
+            for record in now.records
             if self.key in record.makes or any(self.key == new for _, new in record.writes)
         )
+        dropped = any(pack.dropped and pack.arg.key == self.key for pack in now.packs)
+        if not dropped or may_be_undefined(record.func, found):
+            return None
+        return Finding(self.state.name, str(record.func), record.address, True)
 
 
 def digest(tensor: torch.Tensor) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from planner.errors import ReplayError
 from planner.replay.program import Program
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Recipe:
         programs: recorded variants (shapes, modes, branches), the last used first.
         audits: whether each run is audited when it closes (see `audit`).
         digests: whether what is given up leaves a checksum for its replay (see `digest`).
+        only_first: whether checksums end with the first run that is remembered, and a difference is
+            an error, since nobody looks at `findings`.
         findings: what audits and checksums found.
         replayed: counts replayed ops; one counter for all segments of an applied plan.
     """
@@ -40,13 +43,31 @@ class Recipe:
         self.keeps: Callable[[str, int], bool] | None = None
         self.keep_all = False
         self.cut_depths: dict[str, int] = {}
-        self.audits = self.digests = False
+        self.audits = self.digests = self.only_first = False
         self.findings: list[Finding] = []
         self.programs: list[Program] = []
         self.replayed = replayed if replayed is not None else [0]
 
+    def differs(self, finding: Finding) -> None:
+        """Take note of a replay that is not what was given up.
+
+        Raises:
+            ReplayError: nobody would look at a note.
+        """
+        if not self.only_first:
+            self.findings.append(finding)
+            return
+        raise ReplayError(
+            f"segment {self.name}: a replay of {finding.op} gives other numbers than the forward",
+            numbers=f"at {finding.address}" if finding.address else "",
+            cause="a kernel that does not repeat itself, or that writes or draws out of sight",
+            fix="make a plan with planner.plan(model, ...), which leaves such units out by name",
+            unit=self.name,
+        )
+
     def learned(self, program: Program) -> None:
         """Put a program first among the variants."""
+        self.digests = self.digests and not self.only_first
         if not self.programs or self.programs[0] is not program:
             others = [p for p in self.programs if p is not program]
             self.programs[:] = [program, *others][: self.LIMIT]

@@ -210,7 +210,7 @@ class TapeWriter(TorchDispatchMode):
         left, key = self.state.left, (arg[0], arg[1])
         left[key] = left.get(key, 0) + 1
         if self.recipe.digests:
-            return CheckedHandle(self.state, arg, key, digest(tensor), self.recipe.findings)
+            return CheckedHandle(self.state, arg, key, digest(tensor), self.recipe)
         return Handle(self.state, arg, key)
 
     # -- values that stay ---------------------------------------------------------------------
