@@ -10,8 +10,9 @@ from planner.documents import Plan, Profile
 from planner.live.onlookers import unnoticed
 from planner.live.sizes import SizingTimer, with_sizes
 from planner.planning.offline import from_profile
-from planner.profiler.allocator import allocated_bytes, outside
+from planner.profiler.allocator import allocated_bytes, blocks_of, outside
 from planner.profiler.allocator_settings import remarks
+from planner.profiler.blocks import UNSPLIT_BYTES
 from planner.profiler.cost_model import cost_model_for
 from planner.profiler.fake import build_fake_profile
 from planner.profiler.fingerprint import unit_prints
@@ -20,8 +21,13 @@ from planner.profiler.step import Step, model_device
 from planner.units import Budget
 
 NOTE = (
-    "made while training: the plain step was never run, nothing was measured, and replays were"
-    " not compared with their originals"
+    "made while training: the plain step was never run, and nothing was measured; the first step"
+    " under the plan compares replays with checksums of their originals"
+)
+
+UNSPLIT = (
+    "a tensor of more than 1 MiB may count for up to 1 MiB more, where the allocator gives it a"
+    " block that it used before"
 )
 
 
@@ -46,7 +52,16 @@ def plan_from(profile: Profile, budget: Budget, step: Step) -> Plan:
     """
     budget_bytes = budget.resolve(profile.plain_peak_bytes)
     plan = from_profile(profile, budget_bytes)
-    return replace(plan, units=unit_prints(step.model), notes=(NOTE, *remarks()))
+    return replace(plan, units=unit_prints(step.model), notes=(NOTE, *_doubts(profile, step)))
+
+
+def _doubts(profile: Profile, step: Step) -> tuple[str, ...]:
+    """What may make the peak another one than was predicted, where an allocator counts."""
+    blocks = blocks_of(model_device(step.model))
+    if blocks is None:
+        return ()
+    split = not blocks.whole_pages or all(s.bytes <= UNSPLIT_BYTES for s in profile.storages)
+    return remarks() if split else (UNSPLIT, *remarks())
 
 
 def with_others(profile: Profile, device: torch.device) -> Profile:

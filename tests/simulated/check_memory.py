@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 import planner
+from planner.live.making import UNSPLIT
 from planner.profiler import allocator
 from planner.profiler.allocator import blocks_of, warm_libraries
 from planner.profiler.blocks import CUDA, Blocks
 from planner.profiler.meter import meter_for
 from planner.profiler.peak import peak_of
 from planner.units import MIB
-from simulated.models import FromHost, gpt2, mixed_net, wide
+from simulated.models import Apart, FromHost, gpt2, mixed_net, wide
 
 SIM = torch.device("sim")
 EXPANDABLE = "expandable_segments:True"
@@ -139,6 +140,12 @@ def test_memory_of_the_host_is_none_of_the_devices() -> None:
     assert capped.predicted_peak_bytes == capped.measured_peak_bytes
 
 
+def test_a_model_in_several_places_is_planned_for_its_first_device() -> None:
+    model, ids = Apart(), torch.randint(100, (512,))
+    plan = assert_kept(model, "70%", step=lambda model: model(ids).backward())
+    assert all(segment.start.unit.startswith("first") for segment in plan.segments)
+
+
 def test_memory_of_the_host_is_none_of_the_devices_while_training() -> None:
     model, x = FromHost().to(SIM), torch.randn(256, 64)
     plain = planner.profile(model, step=lambda model: model(x).backward()).plain_peak_bytes
@@ -151,6 +158,21 @@ def test_memory_of_the_host_is_none_of_the_devices_while_training() -> None:
             peaks.append(meter.peak_bytes)
         assert handle.plan is not None and handle.plan.segments
         assert peaks[1:] == [handle.plan.predicted_peak_bytes] * 2
+
+
+def test_a_plan_made_while_training_knows_the_settings(settings: str) -> None:
+    model, x = wide(2**11, 160, 344)  # 1.25 and 2.7 MiB
+    plain = planner.profile(model, inputs=x).plain_peak_bytes
+    with planner.apply(model, budget_mb=0.7 * plain / MIB) as handle:
+        for _ in range(2):
+            model.zero_grad()
+            with meter_for(SIM) as meter:
+                model(x).backward()
+        plan = handle.plan
+    assert plan is not None and plan.segments
+    assert (UNSPLIT in plan.notes) == (settings != EXPANDABLE)
+    if settings == EXPANDABLE:
+        assert meter.peak_bytes == plan.predicted_peak_bytes
 
 
 def test_libraries_have_all_they_keep_before_anything_is_measured() -> None:

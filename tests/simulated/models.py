@@ -79,6 +79,30 @@ def wide(rows: int, *widths: int, blocks: int = 3) -> tuple[nn.Module, torch.Ten
     return Wide(widths, blocks).to(SIM), torch.randn(rows, 8, device=SIM)
 
 
+class Apart(nn.Module):
+    """A table in host memory, blocks on one device and blocks on the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(100, 64)
+        self.first = nn.ModuleList(self._block() for _ in range(4)).to("sim:0")
+        self.second = nn.ModuleList(self._block() for _ in range(4)).to("sim:1")
+
+    @staticmethod
+    def _block() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return a scalar for ids in host memory."""
+        x = self.table(ids).to("sim:0")
+        for block in self.first:
+            x = x + block(x)
+        x = x.to("sim:1")
+        for block in self.second:
+            x = x + block(x)
+        return x.square().mean()
+
+
 class FromHost(nn.Module):
     """Takes a batch in host memory, and keeps a table there: both are moved in each forward."""
 
