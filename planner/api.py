@@ -19,7 +19,7 @@ from planner.planning.settle import settle
 from planner.planning.stored import check_same_step, given_profile
 from planner.profiler.allocator import ran_out_of_memory
 from planner.profiler.build import build_profile
-from planner.profiler.checks import check_model
+from planner.profiler.checks import check_alone, check_model
 from planner.profiler.devices import DeviceSpec
 from planner.profiler.estimate import estimate, make_optimizer, on_meta, remarks
 from planner.profiler.fingerprint import unit_prints
@@ -76,6 +76,7 @@ def profile(
     )
     if _is_derived(model, device_spec, shards):
         return estimate(made, device_spec, shards)
+    check_alone(model)
     return build_profile(made)
 
 
@@ -123,8 +124,8 @@ def plan(
         save: patterns of units whose saved tensors always stay.
         recompute: patterns of units whose saved tensors are always given up.
         capped: run nothing that needs more memory than the budget, the plain step included, and
-            leave out the comparison of replays with their originals. This is also done where the
-            plain step runs out of memory.
+            compare replays with checksums of their originals. This is also done where the plain
+            step runs out of memory.
         base: an earlier plan, or the path of one, whose pins and notes are kept.
 
     Raises:
@@ -133,6 +134,7 @@ def plan(
             it up.
         StalePlanError: the given profile is of another model or of another step.
         UnknownUnitError: a pattern matches no unit.
+        ReplayError: a replay that the budget asks for is wrong, and no unit can be left out for it.
         PlannerError: limits of "optuna" without it, or where nothing can be run; its storage
             cannot be used.
         ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
@@ -165,6 +167,7 @@ def plan(
         chosen = from_profile(found, budget_bytes, method=search, pins=pins)
         chosen = replace(chosen, notes=remarks(found))
     elif made is not None:
+        check_alone(model)
         chosen = _run(made, budget, search, pins, capped, found, limits)
     notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
     return replace(chosen, units=unit_prints(model), notes=tuple(dict.fromkeys(notes)))

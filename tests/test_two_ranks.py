@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 import torch
 from ranks import RANKS, on_two_ranks
 from torch import Tensor, nn
+from torch.distributed import fsdp
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import planner
 from planner.applier import manual_plan
 from planner.applier.gates import Gate
 from planner.applier.sharded import PartGate
+from planner.errors import InvalidModelError
 
 dist = torch.distributed
 pytestmark = pytest.mark.skipif(
@@ -294,3 +297,28 @@ def test_memory_that_was_given_back_is_refused() -> None:
     with pytest.raises(planner.ReplayError, match="given back") as caught:
         loss.backward()
     assert caught.value.unit == "1" and caught.value.fix
+
+
+def refused(rank: int) -> list[str]:
+    """What planning says of a wrapped model."""
+    found = []
+    bare = nn.Sequential(Block(), Block())
+    for wrapped in (
+        nn.parallel.DistributedDataParallel(bare),
+        fsdp.fully_shard(copy.deepcopy(bare)),
+    ):
+        for ask in (planner.profile, partial(planner.plan, budget_mb="80%")):
+            try:
+                ask(wrapped, inputs=torch.randn(4, WIDTH))
+            except InvalidModelError as error:
+                found.append(str(error))
+    planner.plan(bare, budget_mb="100%", inputs=torch.randn(4, WIDTH))
+    return found
+
+
+def test_planning_where_others_would_wait_is_refused(tmp_path: Path) -> None:
+    for found in on_two_ranks(refused, tmp_path):
+        assert len(found) == 4 and "DistributedDataParallel" in found[0] and "FSDP" in found[2]
+        assert all(
+            "2 processes" in text and "in one process, save the plan" in text for text in found
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,35 @@ def check_model(model: Any) -> None:
             "a lazy module takes its shapes from its first input",
             "run the model once, model(x), before planning",
         )
+
+
+def check_alone(model: nn.Module) -> None:
+    """Check that a step of the model waits for no other process, before many steps are run.
+
+    Raises:
+        InvalidModelError: it is wrapped for several processes.
+    """
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    ranks = distributed.get_world_size()
+    wrapped = next((m for m in model.modules() if _meets_others(m)), None)
+    if ranks > 1 and wrapped is not None:
+        raise InvalidModelError(
+            f"a {type(wrapped).__name__} cannot be planned for in one of several processes",
+            f"{ranks} processes",
+            "each would plan by its own times and run its own number of steps, and the others wait",
+            "plan for the bare model in one process, save the plan, and apply it in all of them "
+            "before the model is wrapped",
+        )
+
+
+def _meets_others(module: nn.Module) -> bool:
+    sharded = sys.modules.get("torch.distributed.fsdp")
+    kinds = (getattr(sharded, name, None) for name in ("FullyShardedDataParallel", "FSDPModule"))
+    return isinstance(
+        module, (nn.parallel.DistributedDataParallel, *(kind for kind in kinds if kind))
+    )
 
 
 def check_arguments(
