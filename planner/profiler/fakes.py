@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
@@ -37,7 +38,10 @@ class Faker:
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # Who asks a fake for its address must get an error: a kernel launched on address 0 would
+        # end the process, or the device's use in it.
+        with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+            self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._device = device
         self._fakes: dict[int, torch.Tensor] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}
