@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -79,11 +80,14 @@ class OpTimer(TorchDispatchMode):
         if self.device.type == "cpu":
             return self._ticks
         synchronize(self.device)
-        arrival_ns = _arrival_ns(self.device)
         return [
-            own_time_ns(int(start.elapsed_time(end) * 1e6), arrival_ns if idle else 0)
+            own_time_ns(int(start.elapsed_time(end) * 1e6), self._arrival_ns if idle else 0)
             for start, end, idle in self._ticks
         ]
+
+    @cached_property
+    def _arrival_ns(self) -> int:
+        return _arrival_ns(self.device)
 
 
 def own_time_ns(elapsed_ns: int, arrival_ns: int) -> int:
