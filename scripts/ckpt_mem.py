@@ -157,13 +157,14 @@ def compare(setting: Setting, segments: Sequence[int], budget_bytes: int) -> Non
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the comparison on each device asked for (default: all there are)."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--device", action="append", choices=["cpu", "cuda"])
+    parser.add_argument("--device", action="append", metavar="KIND", help="cpu, cuda, ...")
     parser.add_argument("--segments", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--budget", default="300MB", help="the plan's budget (300MB)")
     for name, default in (("pairs", 16), ("width", 1024), ("rows", 4096)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"({default})")
     args = parser.parse_args(argv)
-    here = ["cpu", *["cuda"] * torch.cuda.is_available()]
+    found = torch.accelerator.current_accelerator(check_available=True)
+    here = ["cpu", *([found.type] if found else [])]
     for device in args.device or here:
         setting = Setting(device, args.pairs, args.width, args.rows)
         compare(setting, args.segments, parse_bytes(args.budget))

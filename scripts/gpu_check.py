@@ -3,9 +3,10 @@
     python scripts/gpu_check.py [-o FILE]
 
 First the sweep of scripts/ckpt_mem.py beside the published peaks and a plan for 300 MB; then GPT-2
-and Llama at several budgets: peak predicted and measured, step time plain, with every block under
-torch's checkpoint, and under the plan, and whether gradients are equal. Where there is no CUDA
-device it says so and exits 0. Parts that no longer fit the time limit are named in the file.
+(float32) and Llama (bfloat16, where attention has other kernels) at several budgets: peak predicted
+and measured, what the allocator reserved, step time plain, with every block under torch's
+checkpoint, and under the plan, and whether gradients are equal. Where there is no accelerator it
+says so and exits 0. Parts that no longer fit the time limit are named in the file.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from torch import nn
 
 import planner
 from planner.applier import manual_plan
+from planner.profiler.allocator import blocks_of
+from planner.profiler.allocator_settings import in_force
+from planner.profiler.cost_model import device_name
 from planner.profiler.same_state import from_same_state
 from planner.profiler.step import Step, make_step
 from planner.profiler.timing import time_run
 from planner.units import MIB
 from planner.verifier.measure import (
-    measure_peak,
+    measure_memory,
     run_for_results,
     same_results,
 )
@@ -79,34 +83,45 @@ def segment_sweep(setting: ckpt_mem.Setting, clock: Clock) -> dict[str, Any]:
 
 def _sweep_plan(setting: ckpt_mem.Setting, budget_bytes: int) -> dict[str, Any]:
     model, x = setting.model(), setting.input()
-    budget = f"{budget_bytes}B"
-    plan = planner.plan(model, budget_mb=budget, inputs=(x,), loss_fn=torch.sum)
+    plan = _plan_or_lowest(model, f"{budget_bytes}B", inputs=(x,), loss_fn=torch.sum)
     found = planner.verify(model, plan, inputs=(x,), loss_fn=torch.sum)
     return _facts(plan, found)
 
 
+def _plan_or_lowest(model: nn.Module, budget: str, **known: Any) -> planner.Plan:
+    """A plan for the budget, or, where libraries keep too much for themselves, for the least."""
+    try:
+        return planner.plan(model, budget_mb=budget, **known)
+    except planner.InfeasibleBudgetError as error:
+        return planner.plan(model, budget_mb=f"{error.min_peak_bytes}B", **known)
+
+
 def _facts(plan: planner.Plan, found: planner.Verification) -> dict[str, Any]:
     return {
-        "budget_mib": round(plan.budget_bytes / MIB, 1),
-        "predicted_mib": round(plan.predicted_peak_bytes / MIB, 1),
-        "measured_mib": round(found.measured_peak_bytes / MIB, 1),
+        "budget_mib": _mib(plan.budget_bytes),
+        "predicted_mib": _mib(plan.predicted_peak_bytes),
+        "measured_mib": _mib(found.measured_peak_bytes),
         "within_budget": found.measured_peak_bytes <= plan.budget_bytes,
         "gradients_equal": found.gradients_equal,
+        "reserved_mib": _mib(found.reserved_bytes),
         "segments": len(plan.segments),
+        "left_out": {e.unit: e.reason for e in plan.exclusions},
+        "notes": list(plan.notes),
         "replayed_ops": found.replayed_ops,
         "predicted_overhead": plan.predicted_overhead_ratio,
     }
 
 
-def transformer(name: str, size: bench_common.Size, device: str, clock: Clock) -> dict[str, Any]:
+def transformer(
+    name: str, dtype: torch.dtype, size: bench_common.Size, device: str, clock: Clock
+) -> dict[str, Any]:
     """Return what one model takes plain, checkpointed by hand, and under plans."""
     model, inputs, blocks = bench_common.build(name, size)
-    model = model.to(device)
+    model = model.to(device, dtype)
     inputs = {key: value.to(device) for key, value in inputs.items()}
     step = make_step(model, inputs=inputs)
-    found: dict[str, Any] = {"size": repr(size), "plain": clock.part(
-        f"{name} plain", lambda: _measured(step, model, None)
-    )}  # fmt: skip
+    found: dict[str, Any] = {"size": repr(size), "dtype": str(dtype)}
+    found["plain"] = clock.part(f"{name} plain", lambda: _measured(step, model, None))
     every = [f"{blocks}.{index}" for index in range(size.layers)]
     profile = clock.part(f"{name} profile", lambda: Profiled(planner.profile(model, inputs=inputs)))
     by_hand = manual_plan(model, every, runtime="checkpoint")
@@ -134,12 +149,9 @@ class Profiled:
 def _planned(
     model: nn.Module, inputs: Any, step: Step, profile: Profiled | None, budget: str
 ) -> dict[str, Any]:
-    known = {"inputs": inputs, "profile": profile.profile if profile else None}
-    try:
-        size = "1%" if budget == "lowest" else budget
-        plan = planner.plan(model, budget_mb=size, **known)
-    except planner.InfeasibleBudgetError as error:
-        plan = planner.plan(model, budget_mb=f"{error.min_peak_bytes}B", **known)
+    size = "1%" if budget == "lowest" else budget
+    known = profile.profile if profile else None
+    plan = _plan_or_lowest(model, size, inputs=inputs, profile=known)
     found = planner.verify(model, plan, inputs=inputs, repeats=1)
     facts = {**_facts(plan, found), **_measured(step, model, plan)}
     if not found.gradients_equal:  # kernels that add in any order differ from run to run
@@ -152,14 +164,8 @@ def _measured(step: Step, model: nn.Module, plan: planner.Plan | None) -> dict[s
     """Peak and least time of a step, plain or planned, after one to warm up."""
     handle = None if plan is None else planner.apply(model, plan)
     device = next(model.parameters()).device
-    reserved = {}
     try:
-        peak = measure_peak(step)
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        peak = max(peak, measure_peak(step))
-        if device.type == "cuda":
-            reserved = {"reserved_mib": round(torch.cuda.max_memory_reserved() / MIB, 1)}
+        memory = [measure_memory(step) for _ in range(2)]
         times = []
         for _ in range(REPEATS):
             with from_same_state(step):
@@ -167,7 +173,21 @@ def _measured(step: Step, model: nn.Module, plan: planner.Plan | None) -> dict[s
     finally:
         if handle is not None:
             handle.remove()
-    return {"peak_mib": round(peak / MIB, 1), **reserved, "step_ms": round(min(times) / 1e6, 2)}
+    return {
+        "peak_mib": _mib(max(found.peak_bytes for found in memory)),
+        "reserved_mib": _mib(memory[-1].reserved_bytes),
+        "step_ms": round(min(times) / 1e6, 2),
+    }
+
+
+def _mib(size_bytes: int | None) -> float | None:
+    return None if size_bytes is None else round(size_bytes / MIB, 3)
+
+
+def _allocator(device: str) -> dict[str, Any]:
+    """By what rule the allocator counts, and its settings."""
+    torch.empty(1, device=device)
+    return {"counts_in": repr(blocks_of(torch.device(device))), "settings": in_force()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,21 +195,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("-o", "--output", type=Path, default=Path("gpu_check.json"))
     parser.add_argument("--limit", type=float, default=400, help="seconds after which to stop")
-    parser.add_argument("--rehearse", action="store_true", help="small models, on the CPU")
+    parser.add_argument("--rehearse", action="store_true", help="small models, also on the CPU")
     args = parser.parse_args(argv)
-    if not (torch.cuda.is_available() or args.rehearse):
-        print("no CUDA device here: nothing to check (--rehearse runs small models on the CPU)")
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None and not args.rehearse:
+        print("no accelerator here: nothing to check (--rehearse runs small models on the CPU)")
         return 0
-    device, size = ("cpu", SMALL) if args.rehearse else ("cuda", FULL)
+    device, size = found.type if found else "cpu", SMALL if args.rehearse else FULL
     setting = ckpt_mem.Setting(device, *((4, 32, 256) if args.rehearse else (16, 1024, 4096)))
     clock = Clock(args.limit)
     command = "python scripts/gpu_check.py" + " --rehearse" * args.rehearse
     entries: dict[str, Any] = bench_common.facts(command)
-    if device == "cuda":
-        entries["hardware"]["gpu"] = torch.cuda.get_device_name()
+    if device != "cpu":
+        entries["hardware"]["accelerator"] = device_name(torch.device(device))
+        entries["allocator"] = clock.part("allocator", lambda: _allocator(device))
     entries["ckpt_mem"] = segment_sweep(setting, clock)
-    for name in ("gpt2", "llama"):
-        entries[name] = transformer(name, size, device, clock)
+    for name, dtype in (("gpt2", torch.float32), ("llama", torch.bfloat16)):
+        entries[name] = transformer(name, dtype, size, device, clock)
     entries["missing"] = clock.missing
     bench_common.update_results(args.output, entries)
     print(f"wrote {args.output}")

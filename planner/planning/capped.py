@@ -118,6 +118,7 @@ class _Capped:
         The fake step is told what the real one was told about the content of tensors.
         """
         device = model_device(self.step.model)
+        release_cached(device)
         warm_libraries(device)
         forward = self._forward(1)
         if forward is None:

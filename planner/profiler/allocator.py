@@ -7,6 +7,7 @@ asks `torch.accelerator`, whichever that is; the CPU's allocator keeps no count.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -140,8 +141,13 @@ def _products(square: torch.Tensor) -> torch.Tensor:
 
 
 def release_cached(device: torch.device) -> None:
-    """Give back memory that was freed and is kept for later. Not for the middle of training."""
+    """Give back memory that nobody can reach any more, and what is kept of it for later.
+
+    Where an allocator counts, garbage on the device would count as well. Not for the middle of
+    training.
+    """
     if blocks_of(device) is not None:
+        gc.collect()
         torch.accelerator.empty_cache()
 
 

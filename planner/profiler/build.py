@@ -198,7 +198,7 @@ def _count(step: Step, device: torch.device) -> Counted | None:
     if blocks_of(device) is None:
         return None
     with preserve(step.model, step.optimizer, step):
-        release_cached(device)  # a cached block may count for more than a tensor needs
+        release_cached(device)  # a cached block may count for more, and so would garbage
         with meter_for(device) as meter:
             step.run()
     return Counted(meter.baseline_bytes, meter.peak_bytes)

@@ -80,13 +80,18 @@ def cost_model_for(device: torch.device) -> CostModel:
     return CostModel(_spec(device))
 
 
+def device_name(device: torch.device) -> str:
+    """Return what a device calls itself, or its kind."""
+    module = torch.get_device_module(device)
+    name: str = getattr(module, "get_device_name", lambda device: device.type)(device)
+    return name
+
+
 def _spec(device: torch.device) -> DeviceSpec:
     """The row of the table."""
     if device.type in ("cpu", "meta"):
         return device_spec("cpu")
-    module = torch.get_device_module(device)
-    says = getattr(module, "get_device_name", lambda device: device.type)
-    name = says(device).lower().replace(" ", "")
+    name = device_name(device).lower().replace(" ", "")
     known = known_devices().values()
     return next((s for s in known if re.search(rf"{s.name}(?!\d)", name)), device_spec("a100"))
 
