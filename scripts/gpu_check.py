@@ -33,7 +33,7 @@ from planner.profiler.step import Step, make_step
 from planner.profiler.timing import time_run
 from planner.units import MIB
 from planner.verifier.measure import (
-    measure_memory,
+    measure_both,
     run_for_results,
     same_results,
 )
@@ -165,7 +165,7 @@ def _measured(step: Step, model: nn.Module, plan: planner.Plan | None) -> dict[s
     handle = None if plan is None else planner.apply(model, plan)
     device = next(model.parameters()).device
     try:
-        memory = [measure_memory(step) for _ in range(2)]
+        memory = measure_both(step)
         times = []
         for _ in range(REPEATS):
             with from_same_state(step):

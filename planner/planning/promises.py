@@ -9,14 +9,14 @@ from planner.applier.runtime import Runtime
 from planner.documents import Plan
 from planner.errors import PlannerError
 from planner.profiler.step import Step
-from planner.verifier.measure import measure_peak, run_for_results, same_results
+from planner.verifier.measure import measure_both, run_for_results, same_results
 
 
 def planned_peak(step: Step, plan: Plan) -> int:
     """Return the larger peak of a first step, which records, and a second one, which follows."""
     hooks = install(step.model, Runtime(plan))
     try:
-        return max(measure_peak(step) for _ in range(2))
+        return max(found.peak_bytes for found in measure_both(step))
     finally:
         for hook in hooks:
             hook.remove()

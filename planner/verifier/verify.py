@@ -12,7 +12,7 @@ from planner.profiler.allocator import ran_out_of_memory, release_cached
 from planner.profiler.step import Step, model_device
 from planner.verifier.measure import (
     count_forwards,
-    measure_memory,
+    measure_both,
     measure_peak,
     measure_time,
     run_for_results,
@@ -42,7 +42,7 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
     plain = None if plain_peak is None else [run_for_results(step) for _ in range(2)]
     runtime = Runtime(plan)
     with _Applied(step, runtime):
-        memory = [measure_memory(step) for _ in range(2)]
+        memory = measure_both(step)
         if plain is None:
             runtime.audit(by_digest=True)
         results = [run_for_results(step, lambda: runtime.replayed[0]) for _ in range(2)]

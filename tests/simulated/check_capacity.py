@@ -28,7 +28,7 @@ def small_device(model: nn.Module, inputs, share: float) -> int:
     return size
 
 
-@pytest.mark.parametrize("make", [lambda: gpt2(batch=32), lambda: mixed_net(batch=200)])
+@pytest.mark.parametrize("make", [lambda: gpt2(layers=3, batch=32), lambda: mixed_net(batch=200)])
 def test_planned_verified_and_trained_where_the_plain_step_runs_out(make) -> None:
     model, inputs = make()
     size = small_device(model, inputs, 0.6)
@@ -58,3 +58,27 @@ def test_what_the_allocator_holds_is_told_beside_the_peak() -> None:
     )
     assert found.reserved_bytes > found.measured_peak_bytes
     assert "of it unused, in pieces)" in str(found)
+
+
+def test_on_the_fly_a_loop_trains_the_same_within_its_budget() -> None:
+    def losses(budget_bytes: int | None) -> list[tuple[float, int]]:
+        torch.manual_seed(0)
+        model, inputs = gpt2(batch=16)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        if budget_bytes is not None:
+            planner.apply(model, budget_mb=f"{budget_bytes}B")
+        found = []
+        for _ in range(4):
+            torch.accelerator.reset_peak_memory_stats()
+            optimizer.zero_grad()
+            loss = model(**inputs).loss
+            loss.backward()
+            optimizer.step()
+            found.append((loss.item(), torch.accelerator.max_memory_allocated()))
+        return found
+
+    plain = losses(None)
+    budget = plain[-1][1] * 6 // 10
+    planned = losses(budget)
+    assert [loss for loss, _ in planned] == [loss for loss, _ in plain]
+    assert max(peak for _, peak in planned) <= budget
