@@ -26,7 +26,7 @@ ELSEWHERE = {
     "test_situations.py": "giving_up and not data_parallel and not shard and not gru",
 }
 """Tests that hold on any device, but for what the simulated one cannot do: be seen by NumPy, fused
-recurrent cells, sparse layouts, collectives. Budgets of situations count as the CPU's meter does."""
+recurrent cells, sparse layouts, collectives. Situations count budgets as the CPU does."""
 
 pytestmark = pytest.mark.skipif(not COMPILES, reason="needs a C++ compiler and ninja")
 
