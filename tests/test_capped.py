@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,22 @@ from torch import nn
 import planner
 from planner.documents import Pins, Plan
 from planner.errors import InfeasibleBudgetError, PlannerError, ReplayError, StepError
+from planner.graph import Graph
 from planner.planning.capped import (
     BY_DIGEST,
     NEVER,
     NO_FORWARD,
     RAN_OUT,
     UNMEASURED,
-    settle_capped,
+    _Capped,
 )
+from planner.planning.offline import from_profile
 from planner.profiler.allocator import ran_out_of_memory
+from planner.profiler.build import build_profile
 from planner.profiler.meter import CpuMeter, meter_for, step_tensors
 from planner.profiler.step import Step, make_step
-from planner.replay import state
+from planner.replay import state, tape
 from planner.units import parse_budget
-from planner.verifier import verify_plan
 from planner.verifier.measure import measure_peak
 
 MIB = 1024**2
@@ -111,7 +114,7 @@ def test_no_run_exceeds_the_budget() -> None:
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= budget < plain
     assert plan.plain_peak_bytes == plain
     assert 0 < max(peaks) <= budget
-    assert plan.notes == (NEVER,)
+    assert plan.notes == (NEVER, BY_DIGEST)
     with planner.apply(model, plan):
         assert peak_of(model, x) <= budget
 
@@ -129,7 +132,7 @@ def test_a_transformer_that_does_not_fit_is_planned_and_trained_under_a_cap(make
     model.zero_grad(set_to_none=True)
     with device_of(cap):
         plan = planner.plan(model, budget_mb=f"{cap}B", inputs=inputs, capped=True)
-    assert plan.notes == (NEVER,)
+    assert plan.notes == (NEVER, BY_DIGEST)
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes <= cap
     with planner.apply(model, plan):
         train_within(model, inputs, cap)
@@ -145,7 +148,7 @@ def test_where_the_device_holds_less_than_the_budget_the_plan_takes_less_and_say
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= cap
     assert plan.budget_bytes == plain * 85 // 100
     assert plan.notes[0] == RAN_OUT
-    assert "this one needs less" in plan.notes[1]
+    assert plan.notes[1] == BY_DIGEST and "this one needs less" in plan.notes[2]
 
 
 def test_where_nothing_runs_estimates_stay_and_the_plan_says_so() -> None:
@@ -283,14 +286,18 @@ def test_a_wrong_replay_is_left_out_without_memory_for_originals(
         state, "_redraw", lambda record, args, kwargs, rng: record.func(*args, **kwargs)
     )
     blocks = [nn.Sequential(Block(32), nn.Dropout(0.5), nn.Tanh()) for _ in range(6)]
-    model, x = nn.Sequential(*blocks), torch.randn(256, 32)
-    step = make_step(model, inputs=x)
-    plain = measure_peak(step)
-    plan = settle_capped(step, parse_budget("60%"))
-    assert plan.segments and BY_DIGEST in plan.notes
-    assert {e.unit for e in plan.exclusions} <= {f"{i}.1" for i in range(6)}
-    assert plan.exclusions and all("replay differs" in e.reason for e in plan.exclusions)
-    assert verify_plan(step, plan, 1).ok and plan.measured_peak_bytes <= 0.6 * plain
-    pinned = Pins(recompute=("*.1",))
-    with pytest.raises((ReplayError, InfeasibleBudgetError)):
-        settle_capped(step, parse_budget("30%"), pins=pinned)
+    step = make_step(nn.Sequential(*blocks), inputs=torch.randn(256, 32))
+    profile = build_profile(step)
+    with pytest.raises(InfeasibleBudgetError) as raised:
+        from_profile(profile, 1)
+    lowest = from_profile(profile, raised.value.min_peak_bytes)
+    capped = _Capped(step, parse_budget("50%"), "auto", Pins(), None)
+    graph = Graph.of(profile)
+    with monkeypatch.context() as patched:  # no originals are kept
+        patched.setattr(tape, "audit", lambda *args: pytest.fail("kept originals"))
+        assert not capped._replays_right(graph, lowest)
+    assert capped.exclusions and all("replay differs" in e.reason for e in capped.exclusions)
+    with pytest.raises(ReplayError, match="no unit can be left out for it"):
+        capped._replays_right(graph, replace(lowest, exclusions=tuple(capped.exclusions)))
+    nothing = replace(lowest, segments=())
+    assert capped._replays_right(graph, nothing)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from simulated import FOLDER
 from torch.utils import cpp_extension
 
 HERE = Path(__file__).parent
@@ -31,12 +32,18 @@ recurrent cells, sparse layouts, collectives. Situations count budgets as the CP
 pytestmark = pytest.mark.skipif(not COMPILES, reason="needs a C++ compiler and ninja")
 
 
-def run(*arguments: str) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first of the processes builds the device for all."""
+    return tmp_path_factory.mktemp("device")
+
+
+def run(folder: Path, *arguments: str) -> None:
     """Run pytest in a process whose accelerator is the simulated one."""
     path = os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", "")))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--no-header", *arguments],
-        env={**os.environ, "SIMULATED_DEVICE": "1", "PYTHONPATH": path},
+        env={**os.environ, FOLDER: str(folder), "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
@@ -46,10 +53,10 @@ def run(*arguments: str) -> None:
 
 
 @pytest.mark.parametrize("checks", CHECKS, ids=[path.stem for path in CHECKS])
-def test_on_a_simulated_device(checks: Path) -> None:
-    run("-o", "python_files=*.py", str(checks))
+def test_on_a_simulated_device(checks: Path, folder: Path) -> None:
+    run(folder, "-o", "python_files=*.py", str(checks))
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_holds_on_any_device(name: str) -> None:
-    run("-p", "simulated.everywhere", "-k", ELSEWHERE[name], str(HERE / name))
+def test_what_holds_on_any_device(name: str, folder: Path) -> None:
+    run(folder, "-p", "simulated.everywhere", "-k", ELSEWHERE[name], str(HERE / name))

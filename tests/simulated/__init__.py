@@ -6,7 +6,10 @@ of its own.
 
 from __future__ import annotations
 
+import os
+import tempfile
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,20 @@ from torch.utils import cpp_extension
 SOURCE = Path(__file__).with_name("device.cpp")
 
 
+FOLDER = "SIMULATED_DEVICE"
+"""Environment variable: an existing folder in which to build, once for all that name it."""
+
+
+@cache
 def build() -> Any:
     """Compile the device where that was not done before, and load it."""
-    flags = ["-O1", "-std=c++20"]
-    return cpp_extension.load(name="simulated_device", sources=[str(SOURCE)], extra_cflags=flags)
+    folder = os.environ.get(FOLDER) or tempfile.mkdtemp(prefix="simulated-device-")
+    return cpp_extension.load(
+        name="simulated_device",
+        sources=[str(SOURCE)],
+        extra_cflags=["-O1"],
+        build_directory=folder,
+    )
 
 
 def start() -> Any:
