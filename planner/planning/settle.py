@@ -1,8 +1,8 @@
 """From a plan to one that was run: probe, measure, tighten, repeat.
 
 Each candidate of the search is probed (replays equal their originals bit for bit; what differs is
-excluded by name) and measured; over the budget, the search is tightened by the difference. Where
-what was excluded leaves no plan within the budget, the fallback runtime is tried.
+excluded by name) and measured; over the budget, the search is tightened by the difference, and
+room that would lower the overhead is used (see `planner.planning.room`). Where what was excluded leaves no plan within the budget, the fallback runtime is tried.
 
 Every round asks the search for less than the round before: units are left out that are not yet
 (see `planner.planning.blame`), or the target is under what the last plan was predicted to take. A
@@ -12,6 +12,7 @@ fault that leaving units out does not mend ends the rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from planner.applier.runtime import segment_label
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
@@ -22,6 +23,7 @@ from planner.planning.fallback import unseen_units, with_checkpoints
 from planner.planning.offline import from_profile
 from planner.planning.probe import Fault, probe
 from planner.planning.promises import check_same_results, planned_peak
+from planner.planning.room import told, use_room
 from planner.profiler.step import Step
 
 ROUNDS = 8
@@ -63,6 +65,7 @@ class _Settling:
     pins: Pins
     faults: dict[tuple[Segment, ...], list[Fault]] = field(default_factory=dict)
     peaks: dict[tuple[Segment, ...], int] = field(default_factory=dict)
+    rounds: list[tuple[int, int]] = field(default_factory=list)  # predicted and measured
 
     def within(self, budget_bytes: int) -> Plan:
         """Return a probed and measured plan within the budget."""
@@ -86,7 +89,9 @@ class _Settling:
                 measured = self._measure(plan)
                 if measured <= budget_bytes:
                     self._compare(plan)
-                    return replace(plan, measured_peak_bytes=measured)
+                    plan = replace(plan, measured_peak_bytes=measured)
+                    plan = use_room(plan, partial(self._search, exclusions=exclusions), self._run)
+                    return replace(plan, notes=told(self.rounds))
                 target = plan.predicted_peak_bytes - (measured - budget_bytes)
             if infeasible is not None:
                 return self._with_fallback(_without(plan, faults), infeasible, exclusions)
@@ -139,8 +144,18 @@ class _Settling:
         if not plan.segments:
             return self.profile.plain_peak_bytes
         if plan.segments not in self.peaks:
-            self.peaks[plan.segments] = planned_peak(self.step, plan)
+            peak = self.peaks[plan.segments] = planned_peak(self.step, plan)
+            self.rounds.append((plan.predicted_peak_bytes, peak))
         return self.peaks[plan.segments]
+
+    def _run(self, plan: Plan) -> int | None:
+        """What a further plan takes; None where its replays are wrong."""
+        if self._probe(plan):
+            return None
+        measured = self._measure(plan)
+        if measured <= plan.budget_bytes:
+            self._compare(plan)
+        return measured
 
     def _compare(self, plan: Plan) -> None:
         if plan.segments:

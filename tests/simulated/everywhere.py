@@ -6,5 +6,8 @@ import torch
 
 from simulated import start
 
-start()
-torch.set_default_device("sim")
+
+def pytest_configure() -> None:
+    """Start the device before any test is looked for."""
+    start()
+    torch.set_default_device("sim")
