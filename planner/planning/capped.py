@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
@@ -21,6 +22,7 @@ from planner.planning.blame import exclusions_for, unmended
 from planner.planning.offline import from_profile
 from planner.planning.probe import probe
 from planner.planning.promises import planned_peak
+from planner.planning.room import told, use_room
 from planner.planning.watched import backward_of, own_ops, plain_time_ns, watch
 from planner.profiler.allocator import (
     Workspaces,
@@ -91,11 +93,12 @@ def settle_capped(
     if plan.segments and plan.measured_peak_bytes is not None:
         timed = capped.see_backward(profile, plan)
         if timed is not profile:
+            capped.rounds.clear()  # those were of a plan with estimated times
             plan = capped.within(timed)
     if not plan.segments and plan.measured_peak_bytes is not None:
         reason = ""  # the plain step fits, and ran
     digests = BY_DIGEST if plan.segments and plan.measured_peak_bytes is not None else ""
-    notes = dict.fromkeys(filter(None, (reason, digests, *capped.notes)))
+    notes = dict.fromkeys(filter(None, (reason, digests, *capped.notes, *told(capped.rounds))))
     return replace(plan, notes=tuple(notes))
 
 
@@ -111,6 +114,7 @@ class _Capped:
     notes: list[str] = field(default_factory=list)
     exclusions: list[Exclusion] = field(default_factory=list)
     probed: set[tuple[Segment, ...]] = field(default_factory=set)
+    rounds: list[tuple[int, int]] = field(default_factory=list)  # predicted and measured
 
     def facts(self) -> Profile:
         """Return the fake step's profile with the facts and the times of a real forward.
@@ -174,14 +178,7 @@ class _Capped:
         measured = miss = 0
         for _ in range(ROUNDS + len(SMALLER)):
             try:
-                plan = from_profile(
-                    profile,
-                    target,
-                    method=self.method,
-                    pins=self.pins,
-                    exclusions=self.exclusions,
-                    graph=graph,
-                )
+                plan = self._search(graph, target)
             except InfeasibleBudgetError as error:
                 raise InfeasibleBudgetError(
                     budget_bytes=budget_bytes,
@@ -201,7 +198,8 @@ class _Capped:
                 target = low + int(room * smaller.pop(0))
             elif peak <= budget_bytes:
                 if self._replays_right(graph, plan):
-                    return replace(plan, measured_peak_bytes=peak)
+                    plan = replace(plan, measured_peak_bytes=peak)
+                    return use_room(plan, partial(self._search, graph), partial(self._run, graph))
             else:
                 measured, miss = peak, peak - plan.predicted_peak_bytes
                 target = budget_bytes - miss  # less than this plan was predicted to take
@@ -212,13 +210,32 @@ class _Capped:
             fix="make the step deterministic, or raise the budget",
         )
 
+    def _search(self, graph: Graph, target_bytes: int) -> Plan:
+        return from_profile(
+            graph.profile,
+            target_bytes,
+            method=self.method,
+            pins=self.pins,
+            exclusions=self.exclusions,
+            graph=graph,
+        )
+
+    def _run(self, graph: Graph, plan: Plan) -> int | None:
+        """What a further plan takes; None where it cannot be used."""
+        peak = self._peak(plan)
+        if peak is not None and peak <= plan.budget_bytes and self._replays_right(graph, plan):
+            return peak
+        return None
+
     def _peak(self, plan: Plan) -> int | None:
         """What a plan takes, measured; None where the device runs out of memory."""
         try:
-            return planned_peak(self.step, plan)
+            peak = planned_peak(self.step, plan)
         except Exception as error:
             self._must_be_memory(error)
-        return None
+            return None
+        self.rounds.append((plan.predicted_peak_bytes, peak))
+        return peak
 
     def _replays_right(self, graph: Graph, plan: Plan) -> bool:
         """Whether checksums of a plan's replays are right; if not, units are left out from now on.

@@ -2,7 +2,8 @@
 
 Each candidate of the search is probed (replays equal their originals bit for bit; what differs is
 excluded by name) and measured; over the budget, the search is tightened by the difference, and
-room that would lower the overhead is used (see `planner.planning.room`). Where what was excluded leaves no plan within the budget, the fallback runtime is tried.
+room that would lower the overhead is used (see `planner.planning.room`). Where what was excluded
+leaves no plan within the budget, the fallback runtime is tried.
 
 Every round asks the search for less than the round before: units are left out that are not yet
 (see `planner.planning.blame`), or the target is under what the last plan was predicted to take. A
