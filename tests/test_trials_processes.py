@@ -16,7 +16,8 @@ from optuna.trial import TrialState
 import planner
 
 SEARCH = """
-import os, sys
+import os, sys, time
+from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
@@ -24,7 +25,7 @@ from trials_bench import TrueBench, believed, blocks, with_times
 from planner.trials.search import settle_measured
 from planner.trials.wanted import Wanted
 
-plan, trials, kill_after = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+plan, (trials, kill_after, together) = sys.argv[1], map(int, sys.argv[2:])
 model, x = blocks(4)
 step, profile = believed(model, (x,))
 truth = with_times(profile, lambda unit: 10**6 * (30 if unit.startswith("1.") else 1))
@@ -43,15 +44,20 @@ def tell(progress):
 
 limits = Wanted(trials, storage="trials.log", tell=tell)
 budget = profile.plain_peak_bytes * 3 // 4
+Path(plan).with_suffix(".ready").touch()
+while len(list(Path().glob("*.ready"))) < together:  # one that starts late finds nothing to do
+    time.sleep(0.01)
 settle_measured(step, profile, budget, limits, bench=Bench(step, truth)).save(plan)
 """
 
 
-def start(folder: Path, plan: str, trials: int, kill_after: int = -1) -> subprocess.Popen[str]:
-    """Start a process that searches in the study of a folder."""
+def start(
+    folder: Path, plan: str, trials: int, kill_after: int = -1, together: int = 1
+) -> subprocess.Popen[str]:
+    """Start a process that searches in the study of a folder, once so many are ready to."""
     code = SEARCH.format(tests=str(Path(__file__).parent))
     return subprocess.Popen(
-        [sys.executable, "-c", code, plan, str(trials), str(kill_after)],
+        [sys.executable, "-c", code, plan, *map(str, (trials, kill_after, together))],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -73,7 +79,7 @@ def finished(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 def test_two_processes_finish_one_study_together(tmp_path: Path) -> None:
     trials = 10
-    running = [start(tmp_path, f"{name}.json", trials) for name in ("a", "b")]
+    running = [start(tmp_path, f"{name}.json", trials, together=2) for name in ("a", "b")]
     said = [process.communicate(timeout=120) for process in running]
     assert [p.returncode for p in running] == [0, 0], said
     own = [int(out.splitlines()[-1].split()[0]) for out, _ in said]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -22,6 +23,7 @@ def from_the_start() -> Iterator[None]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     device.set_capacity(2**36)
+    gc.collect()
     torch.accelerator.empty_cache()
     yield
     device.set_capacity(2**36)
