@@ -117,7 +117,7 @@ def _below(work: Callable[..., T], *args: Any) -> T:
         with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
             return work(*args)
     finally:
-        for _ in range(levels):
+        for _ in range(levels - _batching_levels()):  # an interrupt may have come in between
             torch._C._vmapmode_increment_nesting()
         torch._C._set_grad_enabled(grad)
 
@@ -126,8 +126,10 @@ def _batching_levels() -> int:
     """How deep backward is in `is_grads_batched`, which refuses random ops: a replay is not in it,
     since what it makes is the same for the whole batch of gradients.
     """
-    levels = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
+    try:  # an interrupt can strike right after either call, and is within the `try` then
+        levels = torch._C._vmapmode_increment_nesting() - 1
+    finally:
+        torch._C._vmapmode_decrement_nesting()
     return int(levels)
 
 
