@@ -18,6 +18,16 @@ PURE = ("documents", "graph", "search", "report", "errors", "units")
 # documents. Single modules are named where a whole room would be too much. A room may always
 # import itself.
 BASE = {"errors", "units"}
+WHAT_RUNS_PLANS = {
+    *BASE,
+    "documents",
+    "profiler",
+    "graph",
+    "search",
+    "planning",
+    "applier",
+    "verifier",
+}
 MAY_IMPORT = {
     "errors": {"units"},
     "units": {"errors"},
@@ -30,16 +40,7 @@ MAY_IMPORT = {
     "applier": {*BASE, "documents", "replay", "profiler", "graph.address"},
     "verifier": {*BASE, "documents", "profiler", "applier", "report", "replay.audit"},
     "planning": {*BASE, "documents", "profiler", "graph", "search", "applier", "verifier"},
-    "trials": {
-        *BASE,
-        "documents",
-        "profiler",
-        "graph",
-        "search",
-        "planning",
-        "applier",
-        "verifier",
-    },
+    "trials": WHAT_RUNS_PLANS,
     "live": {
         *BASE,
         "documents",
@@ -51,16 +52,7 @@ MAY_IMPORT = {
     "api": {*BASE, "documents", "profiler", "planning", "trials", "verifier"},
     "frontiers": {*BASE, "documents", "graph", "search", "profiler", "api"},
     "insight": {*BASE, "documents", "graph", "search", "report"},
-    "batches": {
-        *BASE,
-        "documents",
-        "profiler",
-        "graph",
-        "search",
-        "planning",
-        "applier",
-        "verifier",
-    },
+    "batches": WHAT_RUNS_PLANS,
     "cli": {*BASE, "documents", "report", "profiler", "frontiers", "insight", "batches", ""},
     "__main__": {"cli"},
 }
