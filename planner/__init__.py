@@ -14,10 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.analysis.sweep import sweep as sweep
     from planner.api import plan as plan
     from planner.api import profile as profile
     from planner.api import verify as verify
-    from planner.batches import best_batch as best_batch
     from planner.documents import Plan as Plan
     from planner.documents import Profile as Profile
     from planner.documents import load as load
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from planner.errors import StalePlanError as StalePlanError
     from planner.errors import StepError as StepError
     from planner.errors import UnknownUnitError as UnknownUnitError
-    from planner.frontiers import sweep as sweep
-    from planner.live import apply as apply
+    from planner.online.apply import apply as apply
+    from planner.planning.batch.best_batch import best_batch as best_batch
     from planner.verifier import Verification as Verification
 
 __version__ = "0.1.0"
@@ -71,11 +71,11 @@ __all__ = [
 _HOMES = {
     "planner.api": ("plan", "profile", "verify"),
     "planner.documents": ("Plan", "Profile", "load"),
-    "planner.batches": ("best_batch",),
+    "planner.planning.batch.best_batch": ("best_batch",),
     "planner.documents.batch": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
-    "planner.frontiers": ("sweep",),
-    "planner.live": ("apply",),
+    "planner.analysis.sweep": ("sweep",),
+    "planner.online.apply": ("apply",),
     "planner.verifier": ("Verification",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -13,18 +13,18 @@ from torch import nn
 from planner.documents import Pins, Plan, Profile
 from planner.documents.progress import Progress
 from planner.errors import StepError
+from planner.estimate.device_profile import estimate, make_optimizer, on_meta, remarks
+from planner.estimate.devices import DeviceSpec
+from planner.memory.allocator import ran_out_of_memory
 from planner.planning.capped import NEVER, RAN_OUT, settle_capped
 from planner.planning.offline import from_profile
 from planner.planning.settle import settle
-from planner.planning.stored import check_same_step, given_profile
-from planner.profiler.allocator import ran_out_of_memory
+from planner.planning.stored_profiles import check_same_step, given_profile
 from planner.profiler.build import build_profile
-from planner.profiler.checks import check_alone, check_model
-from planner.profiler.devices import DeviceSpec
-from planner.profiler.estimate import estimate, make_optimizer, on_meta, remarks
-from planner.profiler.fingerprint import unit_prints
-from planner.profiler.step import Step, make_step
-from planner.trials.wanted import Wanted, check_can_run, wanted
+from planner.search.measured.options import Wanted, check_can_run, wanted
+from planner.training_step.checks import check_alone, check_model
+from planner.training_step.fingerprint import unit_prints
+from planner.training_step.step import Step, make_step
 from planner.units import Budget, parse_budget
 from planner.verifier import Verification, verify_plan
 
@@ -221,7 +221,7 @@ def _run(
         else:
             bytes_ = budget.resolve(found.plain_peak_bytes)
             if limits is not None:
-                from planner.trials.search import settle_measured  # imports Optuna
+                from planner.planning.trials.search import settle_measured  # imports Optuna
 
                 return settle_measured(made, found, bytes_, limits, pins=pins)
             return settle(made, found, bytes_, method=search, pins=pins)

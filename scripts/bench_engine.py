@@ -36,8 +36,8 @@ from tqdm import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import planner
-from planner.applier import manual_plan
-from planner.profiler.meter import meter_for, step_tensors
+from planner.applier.apply import manual_plan
+from planner.memory.meter import meter_for, step_tensors
 from planner.units import MIB
 
 aten = torch.ops.aten

@@ -37,7 +37,7 @@ from tqdm import tqdm
 import planner
 from planner.applier.gates import install
 from planner.applier.runtime import Runtime
-from planner.profiler.meter import meter_for, step_tensors
+from planner.memory.meter import meter_for, step_tensors
 from planner.units import MIB
 
 aten = torch.ops.aten

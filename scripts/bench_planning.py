@@ -33,9 +33,9 @@ from torch import nn
 from tqdm import tqdm
 
 import planner
+from planner.memory.meter import meter_for, step_tensors
 from planner.planning.offline import from_profile
-from planner.profiler.meter import meter_for, step_tensors
-from planner.profiler.step import make_step
+from planner.training_step.step import make_step
 from planner.verifier.measure import measure_peak
 
 LAYERS = (12, 24, 48, 96)

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 from tqdm import tqdm
 
 import planner
-from planner.profiler.meter import meter_for, step_tensors
+from planner.memory.meter import meter_for, step_tensors
 from planner.units import MIB, parse_bytes
 
 

@@ -24,13 +24,13 @@ import torch
 from torch import nn
 
 import planner
-from planner.applier import manual_plan
-from planner.profiler.allocator import blocks_of
-from planner.profiler.allocator_settings import in_force
-from planner.profiler.cost_model import device_name
-from planner.profiler.same_state import from_same_state
-from planner.profiler.step import Step, make_step
+from planner.applier.apply import manual_plan
+from planner.estimate.cost_model import device_name
+from planner.memory.allocator import blocks_of
+from planner.memory.allocator_settings import in_force
 from planner.profiler.timing import time_run
+from planner.training_step.same_state import from_same_state
+from planner.training_step.step import Step, make_step
 from planner.units import MIB
 from planner.verifier.measure import (
     measure_both,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import planner
-from planner.profiler.meter import StorageMeter, meter_for, step_tensors
+from planner.memory.meter import StorageMeter, meter_for, step_tensors
 
 BATCH, LENGTH, VOCABULARY = 4, 64, 128
 LINE_EVERY = 100

@@ -8,7 +8,7 @@ from planner.applier.fallback import CheckpointEnterGate
 from planner.applier.gates import Gate
 from planner.documents import Plan
 from planner.errors import InvalidModelError, StalePlanError
-from planner.profiler.fingerprint import changed_units, fingerprint
+from planner.training_step.fingerprint import changed_units, fingerprint
 
 _NAMED = 8
 """Changed units named in a message; the error's `units` has them all."""

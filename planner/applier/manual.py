@@ -12,7 +12,7 @@ from planner.applier.gates import SCRIPTED
 from planner.applier.runtime import EVERY_CALL, KEEP_ALL
 from planner.documents import Boundary, Exclusion, Plan, Segment, StepInfo
 from planner.errors import UnknownUnitError
-from planner.profiler.fingerprint import fingerprint
+from planner.training_step.fingerprint import fingerprint
 
 
 def manual_plan(

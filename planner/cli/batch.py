@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _make_inputs(inputs: Any) -> Callable[[int], Any]:
     """The model's own function of a batch size, or its example inputs with samples repeated."""
-    from planner.batches.inputs import repeating
+    from planner.planning.batch.inputs import repeating
 
     if inputs is None:
         raise InvalidInputsError(

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     check_output(args.output, args.force)
     with console.stages(1) as stage:
         stage("measuring")
-        from planner.profiler.calibrate import calibrate
+        from planner.estimate.calibrate import calibrate
 
         text = calibrate(args.device, args.name).to_json()
     if args.output is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from planner.cli.arguments import add_command
 from planner.cli.console import Console
 from planner.cli.verify import facts
-from planner.report.grid import grid
+from planner.documents.printing.grid import grid
 from planner.units import format_bytes, format_percent
 
 if TYPE_CHECKING:

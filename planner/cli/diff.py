@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Print the difference; 0 when the plans are the same."""
     import planner
     from planner.documents.diff import compare
-    from planner.report.diff_text import diff_text
+    from planner.documents.printing.diff import diff_text
 
     diff = compare(planner.Plan.load(args.before), planner.Plan.load(args.after))
     console.result(diff_text(diff), lambda: json.dumps(facts(diff), indent=2))

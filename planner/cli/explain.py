@@ -28,8 +28,8 @@ def add_parser(subcommands: Subcommands) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Explain."""
     import planner
-    from planner.insight import graph_for
-    from planner.insight.unit import explain
+    from planner.analysis.explain import explain
+    from planner.analysis.stored_plan import graph_for
 
     plan, profile = planner.Plan.load(args.plan), planner.Profile.load(args.profile)
     found = explain(graph_for(plan, profile), plan, args.unit)

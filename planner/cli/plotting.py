@@ -33,8 +33,8 @@ def draw(frontier: Frontier, path: Path, console: Console, plan: Plan | None = N
 
 def draw_plan(plan: Plan, profile: Profile, path: Path, console: Console) -> None:
     """Draw the frontier of a profile with a mark at the plan."""
-    from planner.frontiers import sweep_profile
-    from planner.insight import found_exclusions, graph_for, predict
+    from planner.analysis.stored_plan import found_exclusions, graph_for, predict
+    from planner.analysis.sweep import sweep_profile
 
     graph = graph_for(plan, profile)
     frontier = sweep_profile(

@@ -49,6 +49,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def default_path(model: nn.Module) -> Path:
     """Return the file in profiles/ in which `planner.plan` looks for the profile of this model."""
-    from planner.profiler.fingerprint import fingerprint
+    from planner.training_step.fingerprint import fingerprint
 
     return Path("profiles") / f"{type(model).__name__}-{fingerprint(model)}.json"

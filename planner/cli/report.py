@@ -52,8 +52,8 @@ def render(plan: Plan, profile: Profile | None) -> str:
 
     if profile is None:
         return report_html(plan)
-    from planner.frontiers import sweep_profile
-    from planner.insight import found_exclusions, graph_for, keep_reasons, timeline
+    from planner.analysis.stored_plan import found_exclusions, graph_for, keep_reasons, timeline
+    from planner.analysis.sweep import sweep_profile
 
     graph = graph_for(plan, profile)
     frontier = sweep_profile(

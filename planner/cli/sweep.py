@@ -35,7 +35,7 @@ def add_parser(subcommands: Subcommands) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Sweep and print the chart and the tables."""
-    from planner.frontiers import sweep_profile
+    from planner.analysis.sweep import sweep_profile
 
     with console.stages(2) as stage:
         stage("loading")
@@ -55,8 +55,8 @@ def load_profile(source: str) -> Profile:
     if source.endswith(".json") or Path(source).is_file():
         return planner.Profile.load(source)
     from planner.cli.target import load_target
-    from planner.profiler.fingerprint import fingerprint
-    from planner.profiler.inputs import find_profile
+    from planner.training_step.fingerprint import fingerprint
+    from planner.training_step.inputs import find_profile
 
     target = load_target(source)
     stored = find_profile(fingerprint(target.model)) if target.inputs is None else None

@@ -88,6 +88,6 @@ class BatchChoice:
         }
 
     def __str__(self) -> str:
-        from planner.report.batch_text import batch_text
+        from planner.documents.printing.batch import batch_text
 
         return batch_text(self)

@@ -1,6 +1,6 @@
 """`Explanation`: what a plan does in one unit, and what else it could do. Pure data.
 
-Made by `planner.insight.unit`, printed by `planner explain`.
+Made by `planner.analysis.explain`, printed by `planner explain`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Explanation:
         return facts
 
     def __str__(self) -> str:
-        from planner.report.explanation_text import explanation_text
+        from planner.documents.printing.explanation import explanation_text
 
         return explanation_text(self)
 

@@ -115,7 +115,7 @@ class Frontier:
         }
 
     def __str__(self) -> str:
-        from planner.report.frontier_text import frontier_text
+        from planner.documents.printing.frontier import frontier_text
 
         return frontier_text(self)
 

@@ -194,7 +194,7 @@ class Plan:
         return plan_from_json(read_document(path), str(path))
 
     def __str__(self) -> str:
-        from planner.report.table import plan_table
+        from planner.documents.printing.table import plan_table
 
         return plan_table(self)
 

@@ -201,6 +201,6 @@ class Profile:
         return profile_from_json(read_document(path), str(path))
 
     def __str__(self) -> str:
-        from planner.report.table import profile_table
+        from planner.documents.printing.table import profile_table
 
         return profile_table(self)

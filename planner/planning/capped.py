@@ -17,14 +17,11 @@ from typing import Any
 
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
 from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.estimate.cost_model import cost_model_for
+from planner.estimate.fact_check import checked, same_forward
+from planner.estimate.fake_profile import build_fake_profile
 from planner.graph import Graph
-from planner.planning.blame import exclusions_for, unmended
-from planner.planning.offline import from_profile
-from planner.planning.probe import probe
-from planner.planning.promises import planned_peak
-from planner.planning.room import told, use_room
-from planner.planning.watched import backward_of, own_ops, plain_time_ns, watch
-from planner.profiler.allocator import (
+from planner.memory.allocator import (
     Workspaces,
     allocated_bytes,
     as_storage,
@@ -33,14 +30,17 @@ from planner.profiler.allocator import (
     release_cached,
     warm_libraries,
 )
-from planner.profiler.checked import checked, same_forward
-from planner.profiler.cost_model import cost_model_for
-from planner.profiler.fake import build_fake_profile
+from planner.memory.peak import peak_of
+from planner.planning.checks import planned_peak
+from planner.planning.exclusions import exclusions_for, unmended
+from planner.planning.offline import from_profile
+from planner.planning.probe import probe
+from planner.planning.slack import told, use_room
+from planner.planning.timed_step import backward_of, own_ops, plain_time_ns, watch
 from planner.profiler.forwards import Forward, backwards_in, run_forward
-from planner.profiler.peak import peak_of
 from planner.profiler.pooled import with_op_times
-from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer
+from planner.training_step.step import Step, model_device
 from planner.units import Budget, format_bytes
 
 ROUNDS = 6

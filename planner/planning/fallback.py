@@ -9,8 +9,8 @@ from planner.applier.gates import install
 from planner.applier.runtime import Runtime
 from planner.documents import Boundary, Exclusion, Plan, Profile, Segment
 from planner.errors import PlannerError
-from planner.profiler.checked import block_around
-from planner.profiler.step import Step
+from planner.estimate.fact_check import block_around
+from planner.training_step.step import Step
 from planner.verifier.measure import Results, run_for_results, same_results
 
 USED = "torch's checkpoint is used instead: running the unit again was bit-equal"

@@ -9,8 +9,8 @@ from planner.applier.runtime import Runtime
 from planner.documents import Plan
 from planner.errors import PlannerError, ReplayError
 from planner.graph.address import unit_of
-from planner.profiler.same_state import from_same_state
-from planner.profiler.step import Step
+from planner.training_step.same_state import from_same_state
+from planner.training_step.step import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 Each candidate of the search is probed (replays equal their originals bit for bit; what differs is
 excluded by name) and measured; over the budget, the search is tightened by the difference, and
-room that would lower the overhead is used (see `planner.planning.room`). Where what was excluded
+room that would lower the overhead is used (see `planner.planning.slack`). Where what was excluded
 leaves no plan within the budget, the fallback runtime is tried.
 
 Every round asks the search for less than the round before: units are left out that are not yet
-(see `planner.planning.blame`), or the target is under what the last plan was predicted to take. A
-fault that leaving units out does not mend ends the rounds.
+(see `exclusions`), or the target is under what the last plan was predicted to take. A fault that
+leaving units out does not mend ends the rounds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from planner.applier.runtime import segment_label
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
 from planner.errors import InfeasibleBudgetError, PlannerError, ReplayError
 from planner.graph import Graph
-from planner.planning.blame import exclusions_for, names_of, unmended
+from planner.planning.checks import check_same_results, planned_peak
+from planner.planning.exclusions import exclusions_for, names_of, unmended
 from planner.planning.fallback import unseen_units, with_checkpoints
 from planner.planning.offline import from_profile
 from planner.planning.probe import Fault, probe
-from planner.planning.promises import check_same_results, planned_peak
-from planner.planning.room import told, use_room
-from planner.profiler.step import Step
+from planner.planning.slack import told, use_room
+from planner.training_step.step import Step
 
 ROUNDS = 8
 """Probed and measured candidates at most; one or two are the rule."""

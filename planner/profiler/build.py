@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, UnitCall, Value
-from planner.profiler.allocator import (
+from planner.memory.allocator import (
     Workspaces,
     as_storage,
     blocks_of,
@@ -23,18 +23,18 @@ from planner.profiler.allocator import (
     warm_libraries,
     workspaces_of,
 )
-from planner.profiler.blocks import in_blocks
-from planner.profiler.fingerprint import fingerprint
-from planner.profiler.meter import meter_for
+from planner.memory.meter import meter_for
+from planner.memory.peak import peak_of
+from planner.memory.rounding import in_blocks
 from planner.profiler.natural import merge_lives
-from planner.profiler.peak import peak_of
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
-from planner.profiler.same_state import from_same_state
-from planner.profiler.state import preserve
-from planner.profiler.step import Step, model_device
-from planner.profiler.storages import tensors_in
 from planner.profiler.timing import OpTimer, best_op_times, time_run
 from planner.replay.flow import Key
+from planner.training_step.fingerprint import fingerprint
+from planner.training_step.same_state import from_same_state
+from planner.training_step.state import preserve
+from planner.training_step.step import Step, model_device
+from planner.training_step.storages import tensors_in
 
 SHORT_STEP_NS = 50_000_000
 """A step under this is timed more often: noise weighs more on it, and it costs little."""

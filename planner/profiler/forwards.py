@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.documents import Profile
-from planner.profiler.allocator import Workspaces, workspaces_of
-from planner.profiler.answers import Listening
+from planner.memory.allocator import Workspaces, workspaces_of
 from planner.profiler.build import SHORT_STEP_NS, tracked
+from planner.profiler.data_dependence import Listening
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
-from planner.profiler.same_state import clear_gradients
-from planner.profiler.state import preserve
-from planner.profiler.step import Step, model_device
 from planner.profiler.timing import OpTimer, best_op_times
+from planner.training_step.same_state import clear_gradients
+from planner.training_step.state import preserve
+from planner.training_step.step import Step, model_device
 
 RUNS = {"short": 3, "long": 2}
 """The first one also warms up: libraries, caches."""

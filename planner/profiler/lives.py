@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from planner.profiler.storages import lies_on, storages_of
+from planner.training_step.storages import lies_on, storages_of
 
 
 @dataclass(slots=True)

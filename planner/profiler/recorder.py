@@ -15,10 +15,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from planner.profiler.allocator import Workspaces
+from planner.memory.allocator import Workspaces
 from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
-from planner.profiler.step import model_device
 from planner.profiler.timing import now_ns
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.aside import let_transforms_in
@@ -28,6 +27,7 @@ from planner.replay.record import OpRecord, finish_record, tensors_in, write_rec
 from planner.replay.traits import Traits, traits_of
 from planner.replay.units import UnitNames
 from planner.replay.writer import all_on_tape, without_graph
+from planner.training_step.step import model_device
 
 _in_backward = torch._C._current_graph_task_id
 

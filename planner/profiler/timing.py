@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planner.profiler.allocator import Workspaces
+from planner.memory.allocator import Workspaces
 from planner.replay.traits import traits_of
 
 LEAST_NS = 1_000

@@ -145,7 +145,7 @@ class Matcher(TapeWriter):
         slot: Any = self.known.get(got.untyped_storage()._cdata)
         if wanted[7]:
             return self._same_outside(wanted, got, slot)
-        return (
+        return bool(
             slot == wanted[0]
             and got.size() == wanted[2]
             and got.stride() == wanted[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.documents.frontier import Frontier
 from planner.documents.plan import Plan
-from planner.report.frontier_text import knee_sentence, top_ratio
+from planner.documents.printing.frontier import knee_sentence, top_ratio
 from planner.report.svg import SIDE, Chart, Label, Point, dot, path, scaled, upright
 from planner.units import format_bytes, format_percent
 

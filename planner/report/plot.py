@@ -7,8 +7,8 @@ from typing import Any
 
 from planner.documents.frontier import Frontier
 from planner.documents.plan import Plan
+from planner.documents.printing.frontier import knee_sentence, top_ratio
 from planner.errors import PlannerError
-from planner.report.frontier_text import knee_sentence, top_ratio
 from planner.units import MIB
 
 MARKS = {"plain": "o", "every block": "s", "best k of n": "^", "uniform segments": "v", "sqrt": "D"}

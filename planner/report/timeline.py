@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.documents.printing.grid import grid, printable
 from planner.documents.timeline import KINDS, Line, Timeline
-from planner.report.grid import grid, printable
 from planner.report.svg import SIDE, Chart, Label, dot, path, rule, scaled, upright
 from planner.units import format_bytes
 

@@ -17,8 +17,8 @@ from planner.errors import UnknownUnitError
 from planner.graph.model import Graph
 from planner.graph.simulate import simulate
 from planner.graph.span import Span
-from planner.search.blocks import split
-from planner.search.spans import droppable, saved_inside
+from planner.search.chain.blocks import split
+from planner.search.segment.spans import droppable, saved_inside
 
 MOST_SETTINGS = 16
 """Settings tried of each placement."""

@@ -12,12 +12,12 @@ from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph.model import Graph
 from planner.graph.span import IllegalSpanError, Span
 from planner.search.baselines import placements
-from planner.search.blocks import split
-from planner.search.bound import LowerBound
-from planner.search.chain import ChainResult
+from planner.search.chain.blocks import split
+from planner.search.chain.bound import LowerBound
+from planner.search.chain.dynamic_program import ChainResult
+from planner.search.chain.menu import Menu
+from planner.search.chain.milp import solve_milp
 from planner.search.holders import holders
-from planner.search.menu import Menu
-from planner.search.milp import solve_milp
 from planner.search.pins import Wishes, wishes
 from planner.search.pool import Candidate, Pool, settle
 from planner.search.result import SearchResult

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from planner.profiler.allocator import release_cached
-from planner.profiler.meter import meter_for, step_tensors
-from planner.profiler.same_state import from_same_state
-from planner.profiler.step import Step, model_device
+from planner.memory.allocator import release_cached
+from planner.memory.meter import meter_for, step_tensors
 from planner.profiler.timing import time_run
 from planner.replay.audit import same_bits
+from planner.training_step.same_state import from_same_state
+from planner.training_step.step import Step, model_device
 
 Tensors = dict[str, torch.Tensor | None]
 

@@ -1,0 +1,96 @@
+"""Installs a plan on a model, reversibly: `apply`, and plans written by hand.
+
+The only room that knows both plans and the replay engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+from typing_extensions import Self, override
+
+from planner.applier.check import check_plan
+from planner.applier.gates import install
+from planner.applier.manual import manual_plan
+from planner.applier.runtime import Runtime
+from planner.documents import Exclusion, Plan
+
+__all__ = ["Handle", "Removable", "apply", "manual_plan"]
+
+
+class Removable:
+    """Something put on a model; `remove()` or leaving its `with` block takes it off again."""
+
+    def remove(self) -> None:
+        """Take it off."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class Handle(Removable):
+    """An applied plan.
+
+    Attributes:
+        plan: the plan at work.
+    """
+
+    def __init__(self, plan: Plan, runtime: Runtime, hooks: Sequence[Any]) -> None:
+        self.plan = plan
+        self._runtime = runtime
+        self._hooks = hooks  # grows when a sharded unit is met later
+
+    @property
+    def left_out(self) -> tuple[Exclusion, ...]:
+        """Units of the plan's segments that cannot be hooked and run as without a plan."""
+        return self._runtime.left_out
+
+    @property
+    def replayed_ops(self) -> int:
+        """Ops replayed so far, over all steps."""
+        return self._runtime.replayed[0]
+
+    @override
+    def remove(self) -> None:
+        """Take the plan off; a forward that still waits for its backward stays valid."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = ()
+
+
+def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle:
+    """Install a plan on a model, in place and reversibly.
+
+    The model stays the same object, with the same class, module names, `state_dict` keys,
+    parameters and attributes; only forward hooks are added.
+
+    Args:
+        model: the model that the plan was made for.
+        plan: a `Plan`, or the path of a plan file.
+
+    Returns:
+        A handle that removes the plan again, by `remove()` or as a context manager.
+
+    Raises:
+        StalePlanError: the model is not the one that the plan was made for.
+        InvalidModelError: a plan is on this model already, or it is no module.
+        DocumentError: the plan file cannot be read.
+    """
+    if not isinstance(plan, Plan):
+        plan = Plan.load(plan)
+    check_plan(model, plan)
+    runtime = Runtime(plan)
+    return Handle(plan, runtime, install(model, runtime) if plan.segments else ())

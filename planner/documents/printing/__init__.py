@@ -1,0 +1,1 @@
+"""Documents as plain text for a terminal. Pure: data in, text out."""

@@ -1,0 +1,276 @@
+"""What ``print`` shows of a plan, a profile and a verification. Pure text, no torch.
+
+Called by the ``__str__`` of `planner.Plan`, `planner.Profile` and `planner.Verification`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import Protocol
+
+from planner.documents.plan import Exclusion, Plan, Segment
+from planner.documents.printing.grid import facts, grid, printable
+from planner.documents.printing.segments import runs, segment_label
+from planner.documents.profile import CATEGORIES, Profile
+from planner.documents.step import StepInfo
+from planner.units import format_bytes, format_bytes_exact, format_ns, format_percent
+
+
+def plan_table(plan: Plan) -> str:
+    """Return a plan as text: its promises, its segments, and what it leaves alone."""
+    title = f"Plan for {plan.model_class}: {plan.status}, found by {plan.solver}"
+    parts = [
+        [printable(title), *facts(_plan_facts(plan))],
+        _segment_lines(plan),
+        _listed("Never recomputed:", _reasons(plan.exclusions)),
+        _listed("Pinned by you:", _pins(plan)),
+        _listed("Notes:", plan.notes),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
+    if plan.status == "manual":
+        return [("promises", "none: written by hand; planner.verify measures what it does")]
+    measured = plan.measured_peak_bytes
+    return [
+        ("made for", _step_text(plan.step)),
+        ("budget", format_bytes(plan.budget_bytes)),
+        ("plain peak", format_bytes(plan.plain_peak_bytes)),
+        ("predicted peak", _against_budget(plan.predicted_peak_bytes, plan.budget_bytes)),
+        (
+            "measured peak",
+            "not measured" if measured is None else _against_budget(measured, plan.budget_bytes),
+        ),
+        ("smallest peak", "" if plan.floor_bytes is None else format_bytes(plan.floor_bytes)),
+        ("overhead", f"{format_percent(plan.predicted_overhead_ratio)} of the plain step"),
+        ("proven gap", "" if plan.gap is None else format_percent(plan.gap)),
+    ]
+
+
+def _against_budget(peak_bytes: int, budget_bytes: int) -> str:
+    if not budget_bytes:  # a plan written by hand promises none
+        return format_bytes(peak_bytes)
+    room = budget_bytes - peak_bytes
+    side = "below" if room >= 0 else "ABOVE"
+    return f"{format_bytes(peak_bytes)} ({format_bytes(abs(room))} {side} the budget)"
+
+
+def _step_text(step: StepInfo) -> str:
+    tensors = ", ".join(f"{t.path} {list(t.shape)} {t.dtype}" for t in step.inputs[:4])
+    more = f" and {len(step.inputs) - 4} more" if len(step.inputs) > 4 else ""
+    parts = [
+        tensors + more,
+        step.device,
+        step.autocast and f"autocast {step.autocast}",
+        step.optimizer,
+        f"{step.root_calls} calls of the model" if step.root_calls != 1 else "",
+        f"sharded over {step.shards} ranks" if step.shards != 1 else "",
+        step.estimated_for and f"estimated for {step.estimated_for}",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _segment_lines(plan: Plan) -> list[str]:
+    if not plan.segments:
+        fits = plan.plain_peak_bytes <= plan.budget_bytes
+        why = "The plain step already fits the budget: " if fits else ""
+        return [why + ("nothing is recomputed." if fits else "Nothing is recomputed.")]
+    head = ["segment", "saved", "kept", "given up", "replayed ops", "recompute"]
+    total = ["total", *_numbers(plan.segments)]
+    rows = [[_run_label(run), *_numbers(run)] for run in runs(plan.segments)]
+    return grid(head, [*rows, total] if len(rows) > 1 else rows)
+
+
+def _run_label(run: tuple[Segment, ...]) -> str:
+    label = segment_label(run[0], run[-1])
+    if len(run) > 1:
+        label += f" ({len(run)} alike)"
+    if run[0].cuts:
+        label += f" in {len(run[0].cuts) + 1} parts"
+    return label if run[0].runtime == "replay" else f"{label} by {run[0].runtime}"
+
+
+def _numbers(segments: Iterable[Segment]) -> list[str]:
+    """Return the sums over some segments, one text for each column."""
+    parts = tuple(segments)
+    saved = sum(part.saved_bytes for part in parts)
+    kept = sum(part.kept_bytes for part in parts)
+    return [
+        format_bytes(saved),
+        format_bytes(kept),
+        format_bytes(max(0, saved - kept)),
+        f"{sum(part.replayed_ops for part in parts):,}",
+        format_ns(sum(part.recompute_ns for part in parts)),
+    ]
+
+
+def _reasons(exclusions: Iterable[Exclusion]) -> list[str]:
+    return [f"{exclusion.unit or '.'}: {exclusion.reason}" for exclusion in exclusions]
+
+
+def _pins(plan: Plan) -> list[str]:
+    saved = [f"{unit or '.'}: always saved" for unit in plan.pins.save]
+    return saved + [f"{unit or '.'}: always recomputed" for unit in plan.pins.recompute]
+
+
+def _listed(title: str, lines: Iterable[str]) -> list[str]:
+    body = [f"  {printable(line)}" for line in lines]
+    return [title, *body] if body else []
+
+
+def profile_table(profile: Profile) -> str:
+    """Return a profile as text: the step, its peak and what holds it, and who saves most."""
+    plain_peak = format_bytes_exact(profile.plain_peak_bytes)
+    lines = facts(
+        [
+            ("made for", _step_text(profile.step)),
+            ("plain peak", plain_peak),
+            ("step time", format_ns(profile.step_time_ns)),
+            ("forward time", format_ns(profile.forward_time_ns)),
+            ("recorded", _counts(profile)),
+        ]
+    )
+    parts = [
+        [printable(f"Profile of {profile.model_class}"), *lines],
+        grid(("alive at the peak", "size"), _sized(_held_at_peak(profile))),
+        grid(("unit", "saved for backward"), _sized(_saved_by_unit(profile).most_common(8))),
+        _listed("Never recomputed:", _reasons(profile.excluded)),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _counts(profile: Profile) -> str:
+    forward = sum(op.phase == "forward" for op in profile.ops)
+    return (
+        f"{len(profile.ops):,} ops ({forward:,} in forward), {len(profile.units):,} unit calls, "
+        f"{len(profile.saved):,} saved tensors, {len(profile.storages):,} storages"
+    )
+
+
+def _sized(sizes: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
+    return [(name or ".", format_bytes(size)) for name, size in sizes]
+
+
+def _held_at_peak(profile: Profile) -> list[tuple[str, int]]:
+    """Return the bytes of each category at the op where most bytes are alive."""
+    changes = [0] * (len(profile.ops) + 3)  # op i stands at i + 1, for lives that begin at -1
+    for storage in profile.storages:
+        changes[storage.birth + 1] += storage.bytes
+        changes[storage.death + 2] -= storage.bytes
+    live = list(accumulate(changes))
+    peak = live.index(max(live)) - 1
+    held = Counter[str]()
+    for storage in profile.storages:
+        if storage.birth <= peak <= storage.death:
+            held[storage.category] += storage.bytes
+    return [(category, held[category]) for category in CATEGORIES if held[category]]
+
+
+def _saved_by_unit(profile: Profile) -> Counter[str]:
+    """Return the activation bytes that autograd holds, by the unit that made them."""
+    by_unit = Counter[str]()
+    for index in sorted({profile.values[saved.value].storage for saved in profile.saved}):
+        storage = profile.storages[index]
+        if storage.category == "activation" and storage.birth >= 0:
+            unit = profile.ops[storage.birth].unit
+            by_unit[profile.units[unit].name if unit >= 0 else "outside any unit"] += storage.bytes
+    return by_unit
+
+
+class VerificationLike(Protocol):
+    """What `verification_table` reads; `planner.Verification` has it."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise held."""
+
+    @property
+    def measured_peak_bytes(self) -> int:
+        """Most live bytes under the plan."""
+
+    @property
+    def plain_peak_bytes(self) -> int | None:
+        """Most live bytes of the plain step, if it fits."""
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """Most bytes that the allocator held, if it tells."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget."""
+
+    @property
+    def gradients_equal(self) -> bool:
+        """Whether gradients are equal bit for bit."""
+
+    @property
+    def outputs_equal(self) -> bool:
+        """Whether outputs and loss are equal bit for bit."""
+
+    @property
+    def buffers_equal(self) -> bool:
+        """Whether buffers are equal bit for bit after the step."""
+
+    @property
+    def forward_runs(self) -> Mapping[str, int]:
+        """How often each unit's forward ran."""
+
+    @property
+    def replayed_ops(self) -> int:
+        """Number of ops replayed."""
+
+    @property
+    def overhead_ratio(self) -> float | None:
+        """Extra time over the plain step's time, if that could run."""
+
+
+def verification_table(verification: VerificationLike) -> str:
+    """Return a verification as text: passed or failed, and each promise."""
+    peak = _against_budget(verification.measured_peak_bytes, verification.budget_bytes)
+    plain, ratio = verification.plain_peak_bytes, verification.overhead_ratio
+    pairs = [
+        ("budget", format_bytes(verification.budget_bytes) if verification.budget_bytes else ""),
+        ("plain peak", "none: it ran out of memory" if plain is None else format_bytes(plain)),
+        ("measured peak", peak),
+        ("reserved", _reserved(verification)),
+        *_equal(verification),
+        ("forward runs", _forward_runs(verification.forward_runs)),
+        ("replayed ops", f"{verification.replayed_ops:,}"),
+        ("overhead", "" if ratio is None else f"{format_percent(ratio)} of the plain step"),
+    ]
+    title = f"Verification: {'passed' if verification.ok else 'FAILED'}"
+    return "\n".join([title, *facts(pairs)])
+
+
+def _equal(verification: VerificationLike) -> list[tuple[str, str]]:
+    """What was compared: the step's results, or replays where no plain step could run."""
+    if verification.plain_peak_bytes is None:
+        return [("replays", _equality(verification.gradients_equal))]
+    return [
+        ("gradients", _equality(verification.gradients_equal)),
+        ("outputs", _equality(verification.outputs_equal)),
+        ("buffers", _equality(verification.buffers_equal)),
+    ]
+
+
+def _reserved(verification: VerificationLike) -> str:
+    if verification.reserved_bytes is None:
+        return ""
+    unused = format_bytes(verification.reserved_bytes - verification.measured_peak_bytes)
+    return f"{format_bytes(verification.reserved_bytes)} ({unused} of it unused, in pieces)"
+
+
+def _equality(equal: bool) -> str:
+    return "equal bit for bit" if equal else "DIFFERENT"
+
+
+def _forward_runs(counts: Mapping[str, int]) -> str:
+    often = [f"{unit or '.'} {count} times" for unit, count in counts.items() if count > 1]
+    if not often:
+        return f"{len(counts):,} units, each once" if counts else ""
+    more = f" and {len(often) - 4} more" if len(often) > 4 else ""
+    return f"{len(counts):,} units; " + ", ".join(often[:4]) + more

@@ -1,0 +1,1 @@
+"""Profiles without running the step: fake tensors, a cost model, devices, sharding."""

@@ -1,0 +1,158 @@
+"""Profiles a step without running it: on tensors without memory, with times from a cost model.
+
+The step's Python runs as always; each op only computes shapes. Storages have their true sizes and
+live as long as in a real step, so the memory facts are those of the step itself, whatever its
+size. Torch picks kernels by device as it would for real tensors (the CPU's attention kernel for
+tensors that claim to be on the CPU), which plain meta tensors would not tell it.
+
+Called by `planner.api` for models on the meta device, for other devices than the model's, and
+where the plain step would need more memory than there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from planner.documents import Profile
+from planner.errors import PlannerError, StepError
+from planner.estimate.cost_model import CostModel
+from planner.estimate.fake_tensors import fake_step, untouched
+from planner.profiler.build import to_profile, tracked
+from planner.profiler.data_dependence import told
+from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
+from planner.replay.flow import PLAIN
+from planner.replay.record import OpRecord, tensors_in
+from planner.replay.traits import Traits
+from planner.training_step.same_state import begin, clear_gradients
+from planner.training_step.step import Step
+
+_NEEDS_CONTENT = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+
+def build_fake_profile(
+    step: Step,
+    costs: CostModel,
+    *,
+    device: torch.device | None = None,
+    answers: Sequence[Any] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Profile:
+    """Return the profile of a step that is not run: exact memory facts, estimated times.
+
+    Allocates memory for no tensor of the step. The model is left exactly as it was.
+
+    Args:
+        step: the training step; its model may be on the meta device.
+        costs: what an op would take.
+        device: where the step's tensors pretend to be; by default where they are, and the CPU for
+            meta tensors.
+        answers: what a real forward was told about the content of tensors.
+        progress: called with the name of each run as it begins.
+
+    Raises:
+        StepError: the step raised, or needs the content of a tensor; the op is named.
+        InvalidModelError: it has tensors that cannot be fake.
+    """
+    say = progress or (lambda text: None)
+    found: list[Recording] = []
+    with explained(), fake_step(step, device) as fake:
+        say("warm up")
+        with told(answers):
+            begin(fake)
+        with untouched(fake), told(answers):  # fakes that are made the first time are held on to
+            fake.run()
+        clear_gradients(fake)
+        for give_up in (False, True):
+            say("natural lives" if give_up else "record")
+            last = found[0].backwards if found else 1
+            recorder = FakeRecorder(fake.model, costs, give_up, last)
+            with untouched(fake), told(answers):
+                found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
+            clear_gradients(fake)
+        times = [op.time_ns for op in found[0].ops]
+        return to_profile(fake, found[0], found[1], times, sum(times))
+
+
+class FakeRecorder(StepRecorder):
+    """A `StepRecorder` that follows fake tensors and asks a cost model for times."""
+
+    def __init__(
+        self, model: nn.Module, costs: CostModel, give_up: bool = False, last: int = 1
+    ) -> None:
+        super().__init__(model, give_up, last)
+        self.costs = costs
+
+    def _on_tape(self, tree: Any) -> bool:
+        return all(
+            type(t) in (FakeTensor, *PLAIN) and t.layout is torch.strided and not t.is_inference()
+            for t in tensors_in(tree)
+        )
+
+    def _finish(self, record: OpRecord, traits: Traits, written: Any, args: Any, out: Any) -> None:
+        super()._finish(record, traits, written, args, out)
+        made = (self.flow.made(t, traits.blank) for t in tensors_in(out))
+        record.makes = tuple(key for key in made if key is not None)
+
+    def _held(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.grad_fn is None else tensor.detach()  # below it is no fake
+
+    def _timed(self, op: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        flops = flops_of(func, args, kwargs, out)
+        op.time_ns = self.costs.time_ns(func, (args, kwargs), out, flops)
+        return out
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say which op needs more than shapes, where one does, and what else raised without memory."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, PlannerError) and error.__cause__ is None:
+            raise  # its own words: nothing below it failed
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, _NEEDS_CONTENT):
+            cause = cause.__cause__
+        raise _raised(error) if cause is None else _needs_content(cause) from error
+
+
+def _needs_content(cause: BaseException) -> StepError:
+    op = getattr(cause, "func", None) or cause
+    return StepError(
+        f"the step cannot be profiled without running it: {op} needs the content of a tensor",
+        cause="a value computed from the data decides what the model does next, as in"
+        " `if mask.all()` or `x[mask]`",
+        fix="profile it where it runs, planner.profile(model, inputs=...) with a real model,"
+        " or take the branch out of the training step",
+    )
+
+
+def _raised(error: Exception) -> StepError:
+    what, text = f"{type(error).__name__} was raised", str(error)
+    if isinstance(error, PlannerError):
+        what, text = error.what, error.cause
+    return StepError(
+        f"the step cannot be profiled without running it: on tensors without memory, {what}",
+        cause=f"{text}; either the step raises this itself, or a kernel looks at memory that these"
+        " tensors do not have, as fused recurrent layers may",
+        fix="run the step by hand; if that works, plan without capped and device_spec, and where it"
+        " needs too much memory, planner.apply(model, budget_mb=...) recomputes every block",
+    )

@@ -1,0 +1,1 @@
+"""What counts as a byte on each device: meters, and the rules of allocators."""

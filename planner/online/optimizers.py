@@ -1,0 +1,75 @@
+"""The optimizers of a model, which make themselves known by their first update."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from planner.training_step.storages import tensors_in
+
+Optimizer = torch.optim.Optimizer
+
+
+class Updates:
+    """Hears of every update in the process and remembers whose parameters are the model's.
+
+    Args:
+        model: the model.
+        updated: called after each update of the model. Held weakly, as is the model.
+    """
+
+    def __init__(self, model: nn.Module, updated: Callable[[], None]) -> None:
+        self._model = weakref.ref(model)
+        self._updated = weakref.WeakMethod(updated)
+        self._found: dict[int, weakref.ref[Optimizer]] = {}
+        there = weakref.ref(self)
+
+        def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            found = there()
+            if found is not None:
+                found._heard(optimizer)
+
+        self._hook = register_optimizer_step_post_hook(hook)
+        weakref.finalize(self, self._hook.remove)
+
+    def remove(self) -> None:
+        """Hear no more."""
+        self._hook.remove()
+
+    def ids(self) -> frozenset[int]:
+        """Return the identities of the optimizers found so far."""
+        return frozenset(self._found)
+
+    def by_size(self) -> list[Optimizer]:
+        """Return the optimizers found so far, the one with most state last."""
+        alive = [found for ref in self._found.values() if (found := ref()) is not None]
+        return sorted(alive, key=_state_bytes)
+
+    def _heard(self, optimizer: Optimizer) -> None:
+        known, model = self._found.get(id(optimizer)), self._model()
+        if known is None or known() is not optimizer:
+            if model is None or not _holds(optimizer, model):
+                return
+            self._found[id(optimizer)] = weakref.ref(optimizer)
+        updated = self._updated()
+        if updated is not None:
+            updated()
+
+
+def state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the tensors in an optimizer's state."""
+    return list(tensors_in(optimizer.state.values()))
+
+
+def _state_bytes(optimizer: Optimizer) -> int:
+    return sum(tensor.nbytes for tensor in state_tensors(optimizer))
+
+
+def _holds(optimizer: Optimizer, model: nn.Module) -> bool:
+    mine = {id(parameter) for parameter in model.parameters()}
+    return any(id(p) in mine for group in optimizer.param_groups for p in group["params"])

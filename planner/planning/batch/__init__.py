@@ -1,0 +1,1 @@
+"""Planning over batch sizes: predict them all, run the few best."""

@@ -1,0 +1,1 @@
+"""Across segments: which options to take, first block to last. One algorithm a file."""

@@ -1,0 +1,170 @@
+"""Within one segment: the lower hull of kept bytes against replay time, by minimum cuts.
+
+Problem: backward wants some values of a segment. Each is kept (its bytes stay in memory) or made
+again (its op runs again, which needs the op's inputs, kept or made again in turn). Minimise
+replay time + price * kept bytes.
+
+Method: for one price this is a project-selection problem (Picard 1976, "Maximal closure of a
+graph"), hence a minimum cut: a wanted value hangs on the source, cutting `value -> made again`
+keeps it, cutting `op -> sink` runs the op. The prices at which the answer changes are found by
+asking at the slope between two neighbouring answers (Eisner and Severance 1976). Keep sets for
+recomputation by cuts are used in activation checkpointing compilers, e.g. Zhao et al. 2023,
+"Rockmate", and the min-cut partitioner of functorch.
+
+Optimal: every returned choice is optimal for its price, so the choices are exactly the corners
+of the lower convex hull. Choices above the hull are left to `planner.search.segment.keep_milp`.
+All capacities are Python integers, so no rounding enters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import networkx as nx
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class KeepProblem(Generic[K]):
+    """What to keep of one segment.
+
+    Attributes:
+        reads: what each op of the segment reads, in forward order.
+        makes: what each op makes.
+        cost_ns: time to run each op again.
+        wanted: values, made by the ops, that backward asks for.
+        size_bytes: bytes it costs to keep a value. A value from outside that is not listed is
+            there for free; a listed one costs its bytes when some replayed op reads it.
+        banned: values that cannot stay (overwritten in forward).
+    """
+
+    reads: Sequence[Sequence[K]]
+    makes: Sequence[Sequence[K]]
+    cost_ns: Sequence[int]
+    wanted: frozenset[K]
+    size_bytes: Mapping[K, int]
+    banned: frozenset[K] = frozenset()
+    maker: dict[K, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        maker = {key: i for i, made in enumerate(self.makes) for key in made}
+        object.__setattr__(self, "maker", maker)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[K]):
+    """One keep set: which values stay, which ops run again, what both cost."""
+
+    keep: frozenset[K]
+    run: frozenset[int]
+    kept_bytes: int
+    replay_ns: int
+
+
+def evaluate(problem: KeepProblem[K], keep: frozenset[K]) -> Choice[K]:
+    """Return the choice that keeps `keep`, less the values that nothing would then read.
+
+    Values from outside that replay reads count as kept when they cost bytes.
+    """
+    run: set[int] = set()
+    used: set[K] = set()
+    todo = list(problem.wanted)
+    while todo:
+        key = todo.pop()
+        if key in used:
+            continue
+        used.add(key)
+        index = problem.maker.get(key, -1)
+        if index >= 0 and key not in keep and index not in run:
+            run.add(index)
+            todo.extend(problem.reads[index])
+    held = frozenset(k for k in used if k in keep or k not in problem.maker)
+    kept_bytes = sum(problem.size_bytes.get(k, 0) for k in held)
+    replay_ns = sum(problem.cost_ns[i] for i in run)
+    return Choice(
+        frozenset(k for k in held if k in problem.maker), frozenset(run), kept_bytes, replay_ns
+    )
+
+
+def hull(problem: KeepProblem[K], most: int = 32) -> list[Choice[K]]:
+    """Return the corners of the lower hull, from the least replay to the fewest bytes kept.
+
+    Args:
+        problem: the segment.
+        most: stop refining after this many cuts; the result is then a subset of the corners.
+    """
+    everything = cheapest(problem, 1 + sum(problem.size_bytes.values()), 1)
+    least = cheapest(problem, 1, 1 + sum(problem.cost_ns))
+    corners = {everything.kept_bytes: everything}
+    if least.kept_bytes < everything.kept_bytes:
+        corners[least.kept_bytes] = least
+        todo = [(everything, least)]
+        while todo and most > 0:
+            left, right = todo.pop(0)
+            most -= 1
+            found = _between(problem, left, right)
+            if found is not None:
+                corners[found.kept_bytes] = found
+                todo += [(left, found), (found, right)]
+    return [corners[k] for k in sorted(corners, reverse=True)]
+
+
+def _between(problem: KeepProblem[K], left: Choice[K], right: Choice[K]) -> Choice[K] | None:
+    """The best choice at the slope between two, or None when nothing lies below their line."""
+    weight_time = left.kept_bytes - right.kept_bytes
+    weight_byte = right.replay_ns - left.replay_ns
+    if weight_time <= 0 or weight_byte <= 0:
+        return None
+    found = cheapest(problem, weight_time, weight_byte)
+    line = left.replay_ns * weight_time + left.kept_bytes * weight_byte
+    below = found.replay_ns * weight_time + found.kept_bytes * weight_byte < line
+    return found if below else None
+
+
+def cheapest(problem: KeepProblem[K], weight_time: int, weight_byte: int) -> Choice[K]:
+    """Return a choice that minimises weight_time * replay_ns + weight_byte * kept_bytes."""
+    graph = nx.DiGraph()
+    reads_of: set[int] = set()
+    todo = list(problem.wanted)
+    for key in problem.wanted:
+        graph.add_edge("source", ("need", key))  # no capacity attribute: infinite
+    seen: set[K] = set()
+    while todo:
+        key = todo.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        index = problem.maker.get(key, -1)
+        keep_cost = problem.size_bytes.get(key, 0) * weight_byte
+        if index < 0:
+            if key in problem.banned:
+                graph.add_edge(("need", key), "sink")
+            elif keep_cost:
+                graph.add_edge(("need", key), "sink", capacity=keep_cost)
+            continue
+        if key in problem.banned:
+            graph.add_edge(("need", key), ("op", index))
+        else:
+            graph.add_edge(("need", key), ("op", index), capacity=keep_cost)
+        if index in reads_of:
+            continue
+        reads_of.add(index)
+        graph.add_edge(("op", index), "sink", capacity=max(1, problem.cost_ns[index] * weight_time))
+        for read in problem.reads[index]:
+            if read in problem.maker or read in problem.size_bytes:
+                graph.add_edge(("op", index), ("need", read))
+                todo.append(read)
+    if "sink" not in graph or "source" not in graph:
+        return evaluate(problem, frozenset())
+    _, (near, _) = nx.minimum_cut(
+        graph, "source", "sink", flow_func=nx.algorithms.flow.boykov_kolmogorov
+    )
+    keep = frozenset(
+        key
+        for key in seen
+        if ("need", key) in near and key in problem.maker and ("op", problem.maker[key]) not in near
+    )
+    return evaluate(problem, keep)

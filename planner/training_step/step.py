@@ -1,0 +1,252 @@
+"""`make_step`: from what a user gives to one training step that can be run again and again.
+
+Used by the recorder, the verifier and the measured search. A step is either built from `inputs`,
+`loss_fn` and `optimizer`, or is the user's own `step(model)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.documents.step import StepInfo, TensorSpec
+from planner.errors import PlannerError, StepError
+from planner.training_step import checks
+from planner.training_step.call import Call, CallSource, call_source
+from planner.training_step.loss import check_loss, default_loss
+from planner.training_step.tree import tensors_with_paths
+
+Optimizer = torch.optim.Optimizer
+
+
+class Step:
+    """One training step of a model: forward, loss, backward and, with an optimizer, its update.
+
+    Made by `make_step`. Gradients stay in `.grad`, and are not cleared first: wrap runs in
+    `planner.training_step.state.preserve` to begin each from the same state.
+
+    Attributes:
+        model: the model.
+        optimizer: the optimizer, or None.
+        accumulates: whether it adds to gradients of earlier ones; most begin without any.
+    """
+
+    accumulates = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: CallSource | None,
+        loss_fn: Callable[[Any], Any] | None,
+        step: Callable[[nn.Module], Any] | None,
+        optimizer: Optimizer | None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self._source = source
+        self._loss_fn = loss_fn or default_loss
+        self._user_step = step
+        self._seen = _RootCalls()
+
+    def with_call(self, call: Call) -> Step:
+        """Return the same step on other arguments; a user's own step stays as it is."""
+        source = None if self._source is None else CallSource(lambda: call, fresh=False)
+        return Step(self.model, source, self._loss_fn, self._user_step, self.optimizer)
+
+    def with_optimizer(self, optimizer: Optimizer) -> Step:
+        """Return the same step with another optimizer."""
+        return Step(self.model, self._source, self._loss_fn, self._user_step, optimizer)
+
+    @property
+    def is_users_own(self) -> bool:
+        """Whether `step=` was given, so that this object knows no inputs of its own."""
+        return self._user_step is not None
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The tensors given to the model by path; empty for a user's own step."""
+        return dict(self._source.peek().tensors()) if self._source is not None else {}
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The positional and the keyword arguments of the model's call; empty as `inputs` is."""
+        call = self._source.peek() if self._source is not None else Call()
+        return call.args, call.kwargs
+
+    @property
+    def input_tensors(self) -> tuple[torch.Tensor, ...]:
+        """The tensors given to the model; empty for a user's own step, which makes its own."""
+        return tuple(self.inputs.values())
+
+    def run(self, *, keep_outputs: bool = False) -> tuple[torch.Tensor, ...]:
+        """Run the step once.
+
+        The output and the loss stay alive to the end, as they do in a loop that says
+        ``out = model(x); loss = loss_fn(out); loss.backward()``. A loop that drops the output
+        earlier needs at most the memory of this one.
+
+        Args:
+            keep_outputs: return the tensors of the forward's output, detached; for a user's own
+                step those of what it returned. Otherwise nothing is returned or kept alive.
+
+        Raises:
+            StepError: the model, the loss function, backward, the optimizer or the user's own step
+                raised (chained), or the loss is not a scalar that requires a gradient.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            held = self._run_users_own() if self._source is None else self._run_plain(self._source)
+        if not keep_outputs:
+            return ()
+        return tuple(tensor.detach() for _, tensor in tensors_with_paths(held))
+
+    def describe(self) -> StepInfo:
+        """Describe the step for a plan or a profile.
+
+        Of a user's own step only a run shows the inputs, autocast and how often it calls the
+        model: describe it after one.
+        """
+        device = model_device(self.model).type
+        seen = self._seen if self._seen.count else None
+        own = self._seen.inputs if self._source is None else self._source.peek().specs()
+        return StepInfo(
+            inputs=own,
+            device=device,
+            autocast=seen.autocast if seen else autocast_dtype(device),
+            optimizer=type(self.optimizer).__name__ if self.optimizer is not None else "",
+            root_calls=seen.count if seen else 1,
+        )
+
+    def _run_plain(self, source: CallSource) -> Any:
+        call = source.take()
+        with _explained(f"the forward of {type(self.model).__name__}", "call model(...) by hand"):
+            output = self.model(*call.args, **call.kwargs)
+        with _explained("the loss function", "call loss_fn(model(...)) by hand"):
+            loss = self._loss_fn(output)
+        check_loss(loss)
+        with _explained("the backward pass", "call loss.backward() by hand"):
+            loss.backward()
+        if self.optimizer is not None:
+            self._update(self.optimizer)
+        return output
+
+    def _update(self, optimizer: Optimizer) -> None:
+        fix = "pass step=fn where fn(model) runs the whole step, the optimizer's own way"
+        with _explained(f"the step of {type(optimizer).__name__}", fix):
+            optimizer.step()
+
+    def _run_users_own(self) -> Any:
+        assert self._user_step is not None
+        step_errors = _explained("the step function", "call step(model) by hand")
+        with step_errors, self._seen.watching(self.model):
+            return self._user_step(self.model)
+
+
+def make_step(
+    model: nn.Module,
+    *,
+    inputs: Any = None,
+    loss_fn: Callable[[Any], Any] | None = None,
+    step: Callable[[nn.Module], Any] | None = None,
+    optimizer: Optimizer | None = None,
+    fresh_inputs: bool = False,
+) -> Step:
+    """Build the training step that a plan is made for.
+
+    Args:
+        model: the model, in the mode (train or eval) in which it is trained.
+        inputs: a tensor, a tuple (positional), a dict (keyword), or a callable that returns
+            ``(args, kwargs)``. None takes what the model itself offers.
+        loss_fn: from the model's output to a scalar. By default the output's own loss, or the sum
+            of its floating-point tensors.
+        step: the training loop's own step; ``step(model)`` runs forward, backward and, where there
+            is one, the optimizer. Excludes `inputs` and `loss_fn`.
+        optimizer: its state counts as memory, and without `step` the step ends with its update.
+        fresh_inputs: call the inputs callable for every run. By default it is called once, so that
+            every run computes the same.
+
+    Raises:
+        InvalidModelError: not a module, uninitialised, or nothing in it requires a gradient.
+        InvalidInputsError: arguments of the wrong type or that exclude each other, or inputs on
+            another device than the model.
+        ProfileNotFoundError: no inputs given and none known.
+
+    >>> layer = nn.Linear(2, 3)
+    >>> step = make_step(layer, inputs=torch.ones(4, 2))
+    >>> [output.shape for output in step.run(keep_outputs=True)]
+    [torch.Size([4, 3])]
+    >>> layer.weight.grad.shape
+    torch.Size([3, 2])
+    """
+    checks.check_model(model)
+    checks.check_arguments(inputs, loss_fn, step, optimizer)
+    checks.check_optimizer(model, optimizer)
+    source = None if step is not None else _source(model, inputs, fresh_inputs)
+    made = Step(model, source, loss_fn, step, optimizer)
+    checks.check_gradients(model, made.inputs)
+    checks.check_devices(model, made.inputs)
+    return made
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Return where the model is: a device beside the host if any of it is there.
+
+    The CPU where it has neither parameters nor buffers.
+    """
+    found = [tensor.device for tensor in (*model.parameters(), *model.buffers())]
+    off_host = (device for device in found if device.type not in ("cpu", "meta"))
+    return next(off_host, found[0] if found else torch.device("cpu"))
+
+
+def _source(model: nn.Module, inputs: Any, fresh: bool) -> CallSource:
+    if inputs is None:
+        from planner.training_step.inputs import resolve_inputs
+
+        inputs = resolve_inputs(model)
+    return call_source(inputs, fresh)
+
+
+def autocast_dtype(device: str) -> str:
+    """Return autocast's dtype for a kind of device as now in force, or an empty text when off."""
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return ""
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+class _RootCalls:
+    """What a run of a user's own step shows: calls of the model, their inputs and autocast."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.autocast = ""
+        self.inputs: tuple[TensorSpec, ...] = ()
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Look at the model's calls during one run."""
+        self.count = 0
+        handle = model.register_forward_pre_hook(self._called, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _called(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.count == 0:
+            self.autocast = autocast_dtype(model_device(model).type)
+            self.inputs = Call(args, kwargs).specs()
+        self.count += 1
+
+
+@contextmanager
+def _explained(part: str, fix: str) -> Iterator[None]:
+    try:
+        yield
+    except PlannerError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise StepError(f"{part} raised {type(error).__name__}", cause=text, fix=fix) from error

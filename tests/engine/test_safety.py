@@ -1,0 +1,404 @@
+"""Errors, interrupts, threads and memory: nothing is left behind, nothing is disturbed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from engine_runs import assert_clean, assert_same, copied, give_up, weighted_sum
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from planner.applier.apply import apply, manual_plan
+from planner.memory.meter import meter_for, step_tensors
+
+
+def again(error: BaseException) -> BaseException:
+    """The same error without a traceback that would keep frames."""
+    return type(error)(*error.args)
+
+
+class Trap(nn.Module):
+    """Raises on demand, in forward or in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forward_error: BaseException | None = None
+        self.backward_error: BaseException | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.forward_error is not None:
+            raise again(self.forward_error)
+        if self.backward_error is not None:
+            return Raise.apply(x, self)
+        return x
+
+
+class Raise(torch.autograd.Function):
+    """Raises in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, trap: Trap) -> Tensor:
+        ctx.trap = trap
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        raise again(ctx.trap.backward_error)
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.drop, self.trap = nn.Dropout(0.2), Trap()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.drop(self.trap(self.first(x).tanh()).sin()))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(Part() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+UNITS = ("parts.0", "parts.1", "parts.2")
+
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def batch(rows: int = 4) -> Tensor:
+    return torch.randn(rows, 8, generator=torch.Generator().manual_seed(rows)).requires_grad_()
+
+
+def step(model: nn.Module, rows: int = 4) -> list[Any]:
+    model.zero_grad()
+    x = batch(rows)
+    out = model(x)
+    weighted_sum(out).backward()
+    return copied([out, x.grad, *(p.grad for p in model.parameters())])
+
+
+def pair() -> tuple[Net, Net]:
+    """A plain model and its planned copy."""
+    torch.manual_seed(2)
+    model = Net()
+    planned = copy.deepcopy(model)
+    give_up(*UNITS)(planned)
+    return model, planned
+
+
+ERRORS = [
+    RuntimeError("boom"),
+    torch.OutOfMemoryError("out of memory"),
+    MemoryError(),
+    KeyboardInterrupt(),
+    SystemExit(3),
+    GeneratorExit(),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_an_error_leaves_nothing_behind(error: BaseException, where: str, after: int) -> None:
+    _, planned = pair()
+    runs: list[list[Any]] = []
+    for net in pair()[0], planned:
+        torch.manual_seed(3)
+        here: list[Any] = []
+        for _ in range(after):
+            here += step(net)
+        setattr(net.parts[1].trap, f"{where}_error", error)
+        try:
+            step(net)
+        except BaseException as raised:
+            assert type(raised) is type(error)
+        else:
+            pytest.fail("the error was swallowed")
+        assert_clean()
+        setattr(net.parts[1].trap, f"{where}_error", None)
+        torch.manual_seed(4)
+        here += step(net) + step(net) + step(net, 3)
+        runs.append(here)
+    assert_same(*runs)
+
+
+def test_an_interrupt_whose_traceback_is_kept() -> None:
+    """As in a notebook: the frames live on, until the next forward."""
+    model, planned = pair()
+    kept = []
+    planned.parts[1].trap.forward_error = KeyboardInterrupt()
+    for _ in range(3):
+        try:
+            planned(batch())
+        except KeyboardInterrupt as error:
+            kept.append(error)
+    planned.parts[1].trap.forward_error = None
+    torch.manual_seed(4)
+    expected = step(model)
+    torch.manual_seed(4)
+    assert_same(expected, step(planned))
+    assert_clean()
+
+
+def test_an_interrupt_of_a_unit_called_by_itself() -> None:
+    model, planned = pair()
+    part = planned.parts[1]
+    part.trap.forward_error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        part(batch())
+    assert_clean()
+    part.trap.forward_error = None
+    torch.manual_seed(4)
+    expected = step(model.parts[1]) + step(model)
+    torch.manual_seed(4)
+    assert_same(expected, step(part) + step(planned))
+
+
+@pytest.mark.parametrize("method", ["open", "close"])
+@pytest.mark.parametrize("early", [False, True])
+def test_an_interrupt_within_our_own_code(
+    method: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupted opening or closing left goes with the frames of the forward."""
+    from planner.replay.tape import Tape
+
+    model, planned = pair()
+    plain = getattr(Tape, method)
+
+    def interrupted(tape: Tape, *args: Any) -> Any:
+        if not early:
+            plain(tape, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tape, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            planned(batch())
+    assert_clean()
+    torch.manual_seed(4)
+    expected = step(model)
+    torch.manual_seed(4)
+    assert_same(expected, step(planned))
+    assert_clean()
+
+
+def test_an_interrupt_that_the_model_catches() -> None:
+    class Catching(nn.Module):
+        def __init__(self, inner: Net) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return self.inner(x)
+            except KeyboardInterrupt:
+                return x * 2
+
+    model, planned = pair()
+    torch.manual_seed(2)
+    outer, wrapped = Catching(copy.deepcopy(model)), Catching(copy.deepcopy(model))
+    give_up("inner.parts.0", "inner.parts.1", "inner.parts.2")(wrapped)
+    runs = []
+    for net in (outer, wrapped):
+        torch.manual_seed(4)
+        here = []
+        for error in (None, KeyboardInterrupt(), None, KeyboardInterrupt()):
+            net.inner.parts[1].trap.forward_error = error
+            net.zero_grad(set_to_none=False)
+            x = batch()
+            weighted_sum(net(x)).backward()
+            here += copied([x.grad])
+            assert_clean()
+        runs.append(here)
+    assert_same(*runs)
+
+
+@pytest.mark.parametrize("error", ERRORS[:4], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("after", [0, 2])
+def test_an_error_in_a_replay(
+    error: BaseException, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel fails while it is replayed (out of memory, say); the next step works."""
+    from planner.replay import state
+
+    model, planned = pair()
+    torch.manual_seed(4)
+    expected = step(model)
+    for _ in range(after):
+        step(planned)
+    x = batch()
+    planned.zero_grad()
+    loss = weighted_sum(planned(x))
+
+    calls = []
+
+    def failing(*args: Any) -> Any:
+        calls.append(1)
+        raise again(error)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "_redraw", failing)
+        with pytest.raises(type(error)):
+            loss.backward()
+    assert calls
+    assert_clean()
+    torch.manual_seed(4)
+    assert_same(expected, step(planned))
+
+
+def test_two_models_in_two_threads() -> None:
+    """Each thread trains its own planned model; the results are those of one thread."""
+
+    def train(net: nn.Module, seen: list[Any]) -> None:
+        for rows in (4, 4, 3, 4, 3, 4):
+            seen += step(net, rows)
+
+    def nets() -> list[Net]:
+        made = []
+        for seed in (1, 2, 3):
+            torch.manual_seed(seed)
+            net = Net()
+            for part in net.parts:
+                part.drop.p = 0.0  # one generator serves all threads
+            made.append(net)
+        return made
+
+    plain: list[list[Any]] = [[] for _ in range(3)]
+    for net, seen in zip(nets(), plain, strict=True):
+        train(net, seen)
+    planned: list[list[Any]] = [[] for _ in range(3)]
+    threads = []
+    for net, seen in zip(nets(), planned, strict=True):
+        give_up(*UNITS)(net)
+        threads.append(threading.Thread(target=train, args=(net, seen)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for a, b in zip(plain, planned, strict=True):
+        assert_same(a, b)
+
+
+def test_one_model_in_two_threads() -> None:
+    """Two threads take gradients of one planned model at the same time."""
+    model, planned = pair()
+    model.eval(), planned.eval()
+
+    def gradients(net: nn.Module, rows: int, seen: list[Any]) -> None:
+        for _ in range(6):
+            x = batch(rows)
+            seen += copied(torch.autograd.grad(weighted_sum(net(x)), [x, *net.parameters()]))
+
+    runs: list[list[list[Any]]] = []
+    for net in (model, planned):
+        here: list[list[Any]] = [[], []]
+        threads = [threading.Thread(target=gradients, args=(net, 3 + i, here[i])) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        runs.append(here)
+    for a, b in zip(*runs, strict=True):
+        assert_same(a, b)
+
+
+def test_data_loader_workers() -> None:
+    model, planned = pair()
+    data = TensorDataset(torch.randn(12, 8, generator=torch.Generator().manual_seed(1)))
+    runs = []
+    for net in (model, planned):
+        torch.manual_seed(4)
+        here: list[Any] = []
+        for (x,) in DataLoader(data, batch_size=4, num_workers=2, shuffle=True):
+            net.zero_grad()
+            weighted_sum(net(x)).backward()
+            here += copied([p.grad for p in net.parameters()])
+        runs.append(here)
+    assert_same(*runs)
+
+
+def live_bytes(steps: int, keep: str = "") -> list[int]:
+    """Live bytes after each step of a planned model."""
+    torch.manual_seed(2)
+    net = Net()
+    plan = manual_plan(net, UNITS)
+    handle = apply(net, plan)
+    found = []
+    with meter_for("cpu", step_tensors(net)) as meter:
+        for number in range(steps):
+            if keep == "error" and number % 3 == 1:
+                net.parts[2].trap.forward_error = RuntimeError("boom")
+            with contextlib.suppress(RuntimeError):
+                step(net, 3 + number % 2)
+            net.parts[2].trap.forward_error = None
+            if keep == "no_backward":
+                net(batch())
+            net.zero_grad()
+            found.append(meter.live_bytes)
+    assert handle.replayed_ops > 0
+    return found
+
+
+@pytest.mark.parametrize("keep", ["", "error", "no_backward"])
+def test_no_leak(keep: str) -> None:
+    """Live bytes after 50 steps are those after 5, without the garbage collector's help."""
+    gc.collect()
+    gc.disable()
+    try:
+        found = live_bytes(50, keep)
+    finally:
+        gc.enable()
+    assert found[-1] == found[4] == max(found[4:])
+
+
+def test_activations_go_with_the_graph() -> None:
+    """No reference cycle holds activations: they go when the loss goes."""
+    _, planned = pair()
+    step(planned)
+    gc.collect()
+    gc.disable()
+    try:
+        with meter_for("cpu", step_tensors(planned)) as meter:
+            before = meter.live_bytes
+            out = planned(batch())
+            loss = weighted_sum(out)
+            del out, loss
+            assert meter.live_bytes == before
+            (gradient,) = torch.autograd.grad(
+                weighted_sum(planned(x := batch())), x, create_graph=True
+            )
+            gradient.sum().backward()
+            del gradient, x
+            planned.zero_grad()
+            assert meter.live_bytes <= before
+    finally:
+        gc.enable()
+
+
+def test_the_model_and_the_handle_go_without_the_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        _, planned = pair()
+        step(planned)
+        weights = [weakref.ref(p) for p in planned.parameters()]
+        del planned
+        handle_free = [ref() for ref in weights]
+        assert handle_free == [None] * len(weights)
+    finally:
+        gc.enable()
