@@ -4,7 +4,7 @@ and the measured search.
 
 from __future__ import annotations
 
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan
 from planner.errors import PlannerError
@@ -14,12 +14,8 @@ from planner.verifier.measure import measure_both, run_for_results, same_results
 
 def planned_peak(step: Step, plan: Plan) -> int:
     """Return the larger peak of a first step, which records, and a second one, which follows."""
-    hooks = install(step.model, Runtime(plan))
-    try:
+    with applied(step.model, Runtime(plan)):
         return max(found.peak_bytes for found in measure_both(step))
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def check_same_results(step: Step, plan: Plan) -> None:
@@ -31,12 +27,8 @@ def check_same_results(step: Step, plan: Plan) -> None:
         PlannerError: it gives others.
     """
     plain = run_for_results(step)
-    hooks = install(step.model, Runtime(plan))
-    try:
+    with applied(step.model, Runtime(plan)):
         planned = run_for_results(step)
-    finally:
-        for hook in hooks:
-            hook.remove()
     same = same_results(plain, planned)
     if all(same) or not all(same_results(plain, run_for_results(step))):
         return

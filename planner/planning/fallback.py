@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Boundary, Exclusion, Plan, Profile, Segment
 from planner.errors import PlannerError
@@ -61,14 +61,11 @@ def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan
 
 
 def _is_right(step: Step, plan: Plan, plain: Results) -> bool:
-    hooks = install(step.model, Runtime(plan))
     try:
-        return same_results(plain, run_for_results(step)) == (True, True, True)
+        with applied(step.model, Runtime(plan)):
+            return same_results(plain, run_for_results(step)) == (True, True, True)
     except PlannerError:
         return False
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _touches(segment: Segment, unit: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan
 from planner.errors import PlannerError, ReplayError
@@ -42,18 +42,14 @@ def probe(step: Step, plan: Plan, by_digest: bool = False) -> list[Fault]:
     """
     runtime = Runtime(plan)
     runtime.audit(by_digest)
-    hooks = install(step.model, runtime)
     try:
-        with from_same_state(step):
+        with applied(step.model, runtime), from_same_state(step):
             step.run()
     except PlannerError as error:
         wrong = _replay_error(error)
         if wrong is None:
             raise
         return [Fault(wrong.unit, "", f"its replay failed: {wrong.what}")]
-    finally:
-        for hook in hooks:
-            hook.remove()
     found: dict[Fault, None] = {}
     for finding in runtime.findings:
         why = "its replay differs" if finding.deterministic else "its kernel is not deterministic"

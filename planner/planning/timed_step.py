@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan, Profile
 from planner.graph import Graph, resolve, simulate
@@ -40,14 +40,10 @@ def watch(step: Step, plan: Plan, workspaces: Workspaces | None = None) -> Seen:
     """Run a planned step a few times, once with every op timed and, where it can be, measured."""
     device = model_device(step.model)
     timer = OpTimer(device, workspaces or workspaces_of(device))
-    hooks = install(step.model, Runtime(plan))
-    try:
+    with applied(step.model, Runtime(plan)):
         with from_same_state(step), timer:
             step.run()
         steps_ns = [measure_time(step) for _ in range(RUNS)]
-    finally:
-        for hook in hooks:
-            hook.remove()
     return Seen(timer, min(steps_ns))
 
 

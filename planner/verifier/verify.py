@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from planner.applier.check import check_plan
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan
 from planner.documents.verification import Verification
@@ -41,7 +41,7 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
     plain_peak = _plain_peak(step)
     plain = None if plain_peak is None else [run_for_results(step) for _ in range(2)]
     runtime = Runtime(plan)
-    with _Applied(step, runtime):
+    with applied(step.model, runtime):
         memory = measure_both(step)
         if plain is None:
             runtime.audit(by_digest=True)
@@ -77,24 +77,10 @@ def _plain_peak(step: Step) -> int | None:
     return None
 
 
-class _Applied:
-    """The plan's hooks on the model, for the length of a `with` block."""
-
-    def __init__(self, step: Step, runtime: Runtime) -> None:
-        self._hooks = install(step.model, runtime)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-
 def _overhead(step: Step, runtime: Runtime, repeats: int) -> float:
     plain, planned = [], []
     for _ in range(max(repeats, 1)):
         plain.append(measure_time(step))
-        with _Applied(step, runtime):
+        with applied(step.model, runtime):
             planned.append(measure_time(step))
     return min(planned) / min(plain) - 1

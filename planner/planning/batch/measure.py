@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan, Profile
 from planner.errors import InfeasibleBudgetError
@@ -37,7 +36,7 @@ def held(step: Step, profile: Profile, budget_bytes: int) -> Held | None:
     except InfeasibleBudgetError:
         return None
     found = Held(step, plan, Runtime(plan))
-    with _applied(found):
+    with applied(step.model, found.runtime):
         peak = max(measure_peak(step) for _ in range(2))
     if peak > budget_bytes:
         return None
@@ -49,18 +48,6 @@ def times_ns(candidates: Sequence[Held], rounds: int) -> list[int]:
     best: list[list[int]] = [[] for _ in candidates]
     for _ in range(max(1, rounds)):
         for times, candidate in zip(best, candidates, strict=True):
-            with _applied(candidate):
+            with applied(candidate.step.model, candidate.runtime):
                 times.append(measure_time(candidate.step))
     return [min(times) for times in best]
-
-
-@contextmanager
-def _applied(candidate: Held) -> Iterator[None]:
-    """The plan's hooks on the model; none for a plan that recomputes nothing."""
-    runs = bool(candidate.plan.segments)
-    hooks = install(candidate.step.model, candidate.runtime) if runs else []
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

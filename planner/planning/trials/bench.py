@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from statistics import median
 from typing import Protocol
 
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan
 from planner.errors import PlannerError
@@ -42,12 +41,12 @@ class StepBench:
 
     def peak_bytes(self, plan: Plan) -> int:
         """Return the larger peak of a first step, which records, and a second one."""
-        with self._applied(plan):
+        with applied(self.step.model, self._runtime(plan)):
             return max(measure_peak(self.step) for _ in range(2))
 
     def time_ns(self, plan: Plan) -> int:
         """Return the time of one step."""
-        with self._applied(plan):
+        with applied(self.step.model, self._runtime(plan)):
             return measure_time(self.step)
 
     def is_right(self, plan: Plan) -> bool:
@@ -60,18 +59,12 @@ class StepBench:
             return False
         return True
 
-    @contextmanager
-    def _applied(self, plan: Plan) -> Iterator[None]:
+    def _runtime(self, plan: Plan) -> Runtime:
         runtime = self._runtimes.pop(plan, None) or Runtime(plan)
         self._runtimes[plan] = runtime  # the latest stands last
         if len(self._runtimes) > MOST_RECORDED:
             self._runtimes.pop(next(iter(self._runtimes)))
-        hooks = install(self.step.model, runtime)
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return runtime
 
 
 def times_ns(bench: Bench, plans: Sequence[Plan], rounds: int) -> Iterator[tuple[int, ...]]:
