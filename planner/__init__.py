@@ -13,8 +13,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from planner.documents.notebook import register_cell
+
 if TYPE_CHECKING:
-    from planner.analysis.sweep import sweep as sweep
     from planner.api import plan as plan
     from planner.api import profile as profile
     from planner.api import verify as verify
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from planner.errors import UnknownUnitError as UnknownUnitError
     from planner.online.apply import apply as apply
     from planner.planning.batch.best_batch import best_batch as best_batch
+    from planner.sweeps import sweep as sweep
     from planner.verifier import Verification as Verification
 
 __version__ = "0.1.0"
@@ -74,11 +76,14 @@ _HOMES = {
     "planner.planning.batch.best_batch": ("best_batch",),
     "planner.documents.batch": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
-    "planner.analysis.sweep": ("sweep",),
+    "planner.sweeps": ("sweep",),
     "planner.online.apply": ("apply",),
     "planner.verifier": ("Verification",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+register_cell("Plan", "planner.report.notebook", "plan_cell")
+register_cell("Frontier", "planner.report.notebook", "frontier_cell")
 
 
 def __getattr__(name: str) -> object:

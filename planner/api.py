@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from planner.budget import Budget, parse_budget
 from planner.documents import Pins, Plan, Profile
 from planner.documents.progress import Progress
 from planner.errors import StepError
@@ -25,7 +26,6 @@ from planner.search.measured.options import Wanted, check_can_run, wanted
 from planner.training_step.checks import check_alone, check_model
 from planner.training_step.fingerprint import unit_prints
 from planner.training_step.step import Step, make_step
-from planner.units import Budget, parse_budget
 from planner.verifier import Verification, verify_plan
 
 Loss = Callable[[Any], Any]

@@ -23,8 +23,9 @@ from torch.utils.checkpoint import checkpoint_sequential
 from tqdm import tqdm
 
 import planner
+from planner.budget import parse_bytes
 from planner.memory.meter import meter_for, step_tensors
-from planner.units import MIB, parse_bytes
+from planner.units import MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from planner.graph import Graph, Span, resolve
 from planner.graph.reasons import kept_values
 from planner.graph.simulate import simulate
 from planner.graph.timeline import memory_line
-from planner.search.holders import _unit_at as unit_at
+from planner.search.holders import unit_at
 
 LEAST_PHASE = 0.02
 """A phase with a smaller share of the ops is not worth a label."""

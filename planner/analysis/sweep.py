@@ -1,15 +1,14 @@
-"""`sweep`: the least overhead for every budget, from a model or a stored profile.
+"""`sweep_profile`: the least overhead for every budget, from a profile.
 
-Pure search when given a profile; a model is profiled first. No torch is imported for a profile.
+Called by `planner.sweep`, `planner sweep` and `planner report`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from os import PathLike
-from typing import TYPE_CHECKING, Any
 
+from planner.budget import parse_budget
 from planner.documents import Exclusion, Pins, Profile
 from planner.documents.frontier import Frontier, FrontierPoint
 from planner.errors import InfeasibleBudgetError
@@ -18,49 +17,9 @@ from planner.search import floor
 from planner.search.holders import holders
 from planner.search.pool import Candidate
 from planner.search.sweep import hand_placements, sweep_budgets
-from planner.units import parse_budget
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 POINTS = 50
 """Budgets of a sweep when none are given."""
-
-
-def sweep(
-    model_or_profile: nn.Module | Profile | str | PathLike[str],
-    budgets: Sequence[float | str] | None = None,
-    *,
-    inputs: Any = None,
-    loss_fn: Callable[[Any], Any] | None = None,
-    step: Callable[[nn.Module], Any] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    save: Sequence[str] = (),
-    recompute: Sequence[str] = (),
-    baselines: bool = True,
-) -> Frontier:
-    """Return the least predicted overhead for each budget, and where the curve bends.
-
-    All budgets are answered by one search.
-
-    Args:
-        model_or_profile: a model, a `Profile`, or the path of a stored profile.
-        budgets: as `budget_mb` of `planner.plan`; by default 50 from the smallest reachable peak
-            to the plain step's peak. Budgets below the smallest reachable peak have no point.
-        inputs, loss_fn, step, optimizer: as for `planner.profile`, when given a model.
-        save, recompute: pins, as for `planner.plan`.
-        baselines: also play placements by hand (every block, best k of n, uniform, sqrt).
-
-    Raises:
-        InfeasibleBudgetError: all budgets given are below the smallest reachable peak.
-        InvalidBudgetError, UnknownUnitError: see `planner.plan`.
-        ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see
-            `planner.profile`.
-    """
-    profile = _profile(model_or_profile, inputs, loss_fn, step, optimizer)
-    pins = Pins(tuple(save), tuple(recompute))
-    return sweep_profile(profile, budgets, pins=pins, baselines=baselines)
 
 
 def sweep_profile(
@@ -73,11 +32,11 @@ def sweep_profile(
     points: int = POINTS,
     graph: Graph | None = None,
 ) -> Frontier:
-    """Return the frontier of a profile; see `sweep`.
+    """Return the frontier of a profile; see `planner.sweep`.
 
     Args:
         profile: the profile.
-        budgets: as for `sweep`.
+        budgets: as for `planner.sweep`.
         pins: units to save or to recompute.
         exclusions: units that never run again, besides those that the profile lists.
         baselines: also play placements by hand.
@@ -126,19 +85,3 @@ def _even(low: int, high: int, count: int) -> list[int]:
     if count < 2 or high <= low:
         return sorted({low, max(low, high)})
     return sorted({low + (high - low) * k // (count - 1) for k in range(count)})
-
-
-def _profile(given: Any, inputs: Any, loss_fn: Any, step: Any, optimizer: Any) -> Profile:
-    if isinstance(given, Profile):
-        return given
-    if isinstance(given, (str, PathLike)):
-        return Profile.load(given)
-    from planner.api import profile
-    from planner.training_step.fingerprint import fingerprint
-    from planner.training_step.inputs import find_profile
-
-    if inputs is None and step is None:
-        stored = find_profile(fingerprint(given))
-        if stored is not None:
-            return stored
-    return profile(given, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=optimizer)

@@ -119,10 +119,10 @@ class Frontier:
 
         return frontier_text(self)
 
-    def _repr_html_(self) -> str:
-        from planner.report.notebook import frontier_cell
+    def _repr_html_(self) -> str | None:
+        from planner.documents.notebook import cell
 
-        return frontier_cell(self)
+        return cell(self)
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class Plan:
 
         return plan_table(self)
 
-    def _repr_html_(self) -> str:
-        from planner.report.notebook import plan_cell
+    def _repr_html_(self) -> str | None:
+        from planner.documents.notebook import cell
 
-        return plan_cell(self)
+        return cell(self)

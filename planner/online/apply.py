@@ -9,9 +9,9 @@ from torch import nn
 
 from planner.applier import apply as applier
 from planner.applier.apply import Handle
+from planner.budget import parse_budget
 from planner.documents import Plan
 from planner.errors import InvalidInputsError
-from planner.units import parse_budget
 
 if TYPE_CHECKING:
     from planner.online.handle import LiveHandle

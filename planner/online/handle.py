@@ -8,12 +8,12 @@ from typing_extensions import override
 
 from planner.applier.apply import Removable
 from planner.applier.check import check_plan
+from planner.budget import Budget
 from planner.documents import Exclusion, Plan
 from planner.errors import InvalidModelError
 from planner.online.on_the_fly import OnTheFly
 from planner.online.recompute_all import recompute_all
 from planner.training_step.checks import check_model
-from planner.units import Budget
 
 _WRAPPERS = (DataParallel, DistributedDataParallel)
 

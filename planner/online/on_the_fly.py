@@ -17,6 +17,7 @@ from torch import nn
 from planner.applier.gates import RootEnterGate, install
 from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.applier.runtime import Runtime
+from planner.budget import Budget
 from planner.documents import Plan
 from planner.online.call_hooks import LiveEnterGate, LiveExitGate
 from planner.online.notices import News, out_of_sight
@@ -27,7 +28,6 @@ from planner.online.recorded_step import RecordedStep
 from planner.online.recording import Record, Recording
 from planner.online.situation import Situation, situation_of
 from planner.training_step.call import Call
-from planner.units import Budget
 
 MOST_KEPT = 16
 """Plans and records kept for different sizes of inputs; the oldest give way."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from planner.budget import Budget
 from planner.documents import Plan, Profile
 from planner.estimate.cost_model import cost_model_for
 from planner.estimate.fake_profile import build_fake_profile
@@ -18,7 +19,6 @@ from planner.planning.offline import from_profile
 from planner.profiler.pooled import with_times
 from planner.training_step.fingerprint import unit_prints
 from planner.training_step.step import Step, model_device
-from planner.units import Budget
 
 NOTE = (
     "made while training: the plain step was never run, and nothing was measured; the first step"

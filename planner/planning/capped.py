@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from planner.budget import Budget
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.estimate.cost_model import cost_model_for
@@ -41,7 +42,7 @@ from planner.profiler.forwards import Forward, backwards_in, run_forward
 from planner.profiler.pooled import with_op_times
 from planner.profiler.timing import OpTimer
 from planner.training_step.step import Step, model_device
-from planner.units import Budget, format_bytes
+from planner.units import format_bytes
 
 ROUNDS = 6
 SMALLER = (0.5, 0.2, 0.0)

@@ -26,7 +26,7 @@ def holders(graph: Graph, spans: Sequence[Span]) -> tuple[tuple[str, int], ...]:
         label = _LABELS.get(category)
         if label is not None:
             held[label] = held.get(label, 0) + size
-    where = _unit_at(graph, result.peak_op)
+    where = unit_at(graph, result.peak_op)
     live = sum(held.values())
     # What the plan gave up is not live; never count more than there is.
     loss = min(_loss_bytes(graph, result.peak_op), result.peak_bytes - live)
@@ -38,8 +38,8 @@ def holders(graph: Graph, spans: Sequence[Span]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(held.items(), key=lambda row: (-row[1], row[0])))
 
 
-def _unit_at(graph: Graph, op: int) -> str:
-    """The unit that runs at an op, in forward or, by what it unpacks, in backward."""
+def unit_at(graph: Graph, op: int) -> str:
+    """Return the unit that runs at an op, in forward or, by what it unpacks, in backward."""
     profile = graph.profile
     if op < graph.forward_stop:
         return _name(profile, profile.ops[op].unit) if op < graph.n_ops else ""

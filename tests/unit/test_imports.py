@@ -14,8 +14,8 @@ import planner
 PACKAGE = Path(planner.__file__).parent
 
 ORDER = (
-    "errors",
     "units",
+    "errors",
     "budget",
     "documents",
     "replay",
@@ -32,6 +32,7 @@ ORDER = (
     "online",
     "analysis",
     "api",
+    "sweeps",
     "integrations",
     "cli",
 )

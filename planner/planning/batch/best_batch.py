@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from planner.budget import parse_bytes
 from planner.documents.batch import BatchChoice, BatchRow
 from planner.errors import InfeasibleBudgetError
 from planner.planning.batch.measure import Held, held, times_ns
@@ -21,7 +22,6 @@ from planner.planning.batch.predict import Predictions
 from planner.search.holders import holders
 from planner.search.solve import floor
 from planner.training_step.step import Step, make_step
-from planner.units import parse_bytes
 
 MEASURED = 3
 """Batch sizes that are run; beside them the largest plain one."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 import planner
+from planner.budget import parse_budget
 from planner.documents import Profile
 from planner.estimate.cost_model import cost_model_for
 from planner.estimate.fact_check import checked, same_forward
@@ -33,7 +34,6 @@ from planner.profiler.forwards import Forward, backwards_in, run_forward
 from planner.profiler.pooled import with_op_times
 from planner.profiler.timing import OpTimer, best_op_times
 from planner.training_step.step import Step, make_step
-from planner.units import parse_budget
 
 CPU = torch.device("cpu")
 

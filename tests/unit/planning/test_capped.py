@@ -17,6 +17,7 @@ import zoo
 from torch import nn
 
 import planner
+from planner.budget import parse_budget
 from planner.documents import Pins, Plan
 from planner.errors import InfeasibleBudgetError, PlannerError, ReplayError, StepError
 from planner.graph import Graph
@@ -34,7 +35,6 @@ from planner.planning.offline import from_profile
 from planner.profiler.build import build_profile
 from planner.replay import state, tape
 from planner.training_step.step import Step, make_step
-from planner.units import parse_budget
 from planner.verifier.measure import measure_peak
 
 MIB = 1024**2
