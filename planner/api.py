@@ -17,10 +17,10 @@ from planner.errors import StepError
 from planner.estimate.device_profile import estimate, make_optimizer, on_meta, remarks
 from planner.estimate.devices import DeviceSpec
 from planner.memory.allocator import ran_out_of_memory
-from planner.planning.capped import NEVER, RAN_OUT, settle_capped
+from planner.planning.capped import NEVER, RAN_OUT, plan_capped
 from planner.planning.offline import from_profile
-from planner.planning.settle import settle
 from planner.planning.stored_profiles import check_same_step, given_profile
+from planner.planning.tested import plan_tested
 from planner.profiler.build import build_profile
 from planner.search.measured.options import Wanted, check_can_run, wanted
 from planner.training_step.checks import check_alone, check_model
@@ -221,12 +221,12 @@ def _run(
         else:
             bytes_ = budget.resolve(found.plain_peak_bytes)
             if limits is not None:
-                from planner.planning.trials.search import settle_measured  # imports Optuna
+                from planner.planning.trials.search import plan_by_trials  # imports Optuna
 
-                return settle_measured(made, found, bytes_, limits, pins=pins)
-            return settle(made, found, bytes_, method=search, pins=pins)
+                return plan_by_trials(made, found, bytes_, limits, pins=pins)
+            return plan_tested(made, found, bytes_, method=search, pins=pins)
     reason = NEVER if capped else RAN_OUT
-    return settle_capped(made, budget, method=search, pins=pins, reason=reason)
+    return plan_capped(made, budget, method=search, pins=pins, reason=reason)
 
 
 def _is_derived(model: nn.Module, spec: str | DeviceSpec | None, shards: int) -> bool:

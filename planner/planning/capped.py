@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from planner.budget import Budget
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
-from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.errors import InfeasibleBudgetError
 from planner.estimate.cost_model import cost_model_for
 from planner.estimate.fact_check import checked, same_forward
 from planner.estimate.fake_profile import build_fake_profile
@@ -33,18 +32,26 @@ from planner.memory.allocator import (
 )
 from planner.memory.peak import peak_of
 from planner.planning.checks import planned_peak
-from planner.planning.exclusions import exclusions_for, unmended
+from planner.planning.exclusions import exclusions_for, no_exclusion_helps
 from planner.planning.offline import from_profile
-from planner.planning.probe import probe
-from planner.planning.slack import told, use_room
+from planner.planning.probe import Fault, probe
+from planner.planning.refine import (
+    Accepted,
+    Faulty,
+    Fits,
+    Outcome,
+    SearchAgain,
+    TooHigh,
+    refine,
+)
 from planner.planning.timed_step import backward_of, own_ops, plain_time_ns, watch
 from planner.profiler.forwards import Forward, backwards_in, run_forward
 from planner.profiler.pooled import with_op_times
 from planner.profiler.timing import OpTimer
+from planner.search import Method
 from planner.training_step.step import Step, model_device
 from planner.units import format_bytes
 
-ROUNDS = 6
 SMALLER = (0.5, 0.2, 0.0)
 """After a failed allocation, how much of what a plan takes beyond the floor the next one may."""
 
@@ -63,11 +70,11 @@ UNMEASURED = (
 )
 
 
-def settle_capped(
+def plan_capped(
     step: Step,
     budget: Budget,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     pins: Pins = Pins(),  # noqa: B008  # frozen
     reason: str = NEVER,
     workspaces: Workspaces | None = None,
@@ -86,36 +93,35 @@ def settle_capped(
         InfeasibleBudgetError: no plan reaches the budget.
         StepError: the step needs the content of a tensor before it can be planned.
         ReplayError: a replay that the budget asks for is wrong, and no unit can be left out for it.
-        PlannerError: no plan held what it promised.
+        PlannerError: no candidate was right and within the budget.
     """
-    capped = _Capped(step, budget, method, pins, workspaces)
-    profile = capped.facts()
-    plan = capped.within(profile)
+    runs = _CappedRuns(step, workspaces)
+    exclusions: list[Exclusion] = []
+
+    def within(profile: Profile) -> Plan:
+        policy = _Capped(runs, Graph.of(profile), method, pins, exclusions)
+        return refine(policy, budget.resolve(profile.plain_peak_bytes))
+
+    profile = runs.facts()
+    plan = within(profile)
     if plan.segments and plan.measured_peak_bytes is not None:
-        timed = capped.see_backward(profile, plan)
-        if timed is not profile:
-            capped.rounds.clear()  # those were of a plan with estimated times
-            plan = capped.within(timed)
+        timed = runs.with_backward(profile, plan)
+        plan = plan if timed is profile else within(timed)
     if not plan.segments and plan.measured_peak_bytes is not None:
         reason = ""  # the plain step fits, and ran
     digests = BY_DIGEST if plan.segments and plan.measured_peak_bytes is not None else ""
-    notes = dict.fromkeys(filter(None, (reason, digests, *capped.notes, *told(capped.rounds))))
+    notes = dict.fromkeys(filter(None, (reason, digests, *runs.notes, *plan.notes)))
     return replace(plan, notes=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Capped:
-    """One step, one budget, one set of wishes; notes on what did not go as it should."""
+class _CappedRuns:
+    """What runs one step within a budget; notes on what did not go as it should."""
 
     step: Step
-    budget: Budget
-    method: str
-    pins: Pins
     workspaces: Workspaces | None
     notes: list[str] = field(default_factory=list)
-    exclusions: list[Exclusion] = field(default_factory=list)
-    probed: set[tuple[Segment, ...]] = field(default_factory=set)
-    rounds: list[tuple[int, int]] = field(default_factory=list)  # predicted and measured
+    _probed: set[tuple[Segment, ...]] = field(default_factory=set)
 
     def facts(self) -> Profile:
         """Return the fake step's profile with the facts and the times of a real forward.
@@ -127,7 +133,7 @@ class _Capped:
         warm_libraries(device)
         forward = self._forward(1)
         if forward is None:
-            self._ran_out(NO_FORWARD)
+            self.ran_out(NO_FORWARD)
             return self._fake()
         profile = self._fake(forward.answers)
         backwards = backwards_in(profile)
@@ -149,122 +155,122 @@ class _Capped:
         try:
             return run_forward(self.step, backwards, self.workspaces)
         except Exception as error:
-            self._must_be_memory(error)
+            _check_is_memory(error)
         return None
 
-    def see_backward(self, profile: Profile, plan: Plan) -> Profile:
+    def with_backward(self, profile: Profile, plan: Plan) -> Profile:
         """Return the profile with the times and workspaces of backward in a planned step."""
         try:
             seen = watch(self.step, plan, self.workspaces)
         except Exception as error:
-            self._must_be_memory(error)
+            _check_is_memory(error)
         else:
             ops = own_ops(Graph.of(profile), plan, seen.ops.names)
             found = _with_backward(profile, backward_of(profile, ops), seen.ops)
             step_ns = plain_time_ns(Graph.of(found), plan, seen.step_ns)
             return replace(found, step_time_ns=step_ns)
-        self._ran_out(NO_BACKWARD)
+        self.ran_out(NO_BACKWARD)
         return profile
 
-    def within(self, profile: Profile) -> Plan:
-        """Return a plan whose step was measured within the budget.
+    def peak_bytes(self, plan: Plan) -> int | None:
+        """Return what a plan takes, measured; None where the device runs out of memory."""
+        try:
+            return planned_peak(self.step, plan)
+        except Exception as error:
+            _check_is_memory(error)
+        return None
 
-        Where the device runs out of memory even under plans that need the least, the one for the
-        budget is returned, not measured.
-        """
-        graph = Graph.of(profile)
-        budget_bytes = target = self.budget.resolve(profile.plain_peak_bytes)
-        smaller = list(SMALLER)
-        wanted: Plan | None = None
-        measured = miss = 0
-        for _ in range(ROUNDS + len(SMALLER)):
-            try:
-                plan = self._search(graph, target)
-            except InfeasibleBudgetError as error:
-                raise InfeasibleBudgetError(
-                    budget_bytes=budget_bytes,
-                    min_peak_bytes=error.min_peak_bytes + miss,
-                    holders=error.holders,
-                ) from None
-            plan = replace(plan, budget_bytes=budget_bytes)
-            wanted = wanted or plan
-            peak = self._peak(plan)
-            if peak is None and not smaller:
-                self._ran_out(UNMEASURED)
-                return wanted
-            if peak is None:
-                self._ran_out(SMALLER_PLAN.format(format_bytes(plan.predicted_peak_bytes)))
-                low = plan.floor_bytes if plan.floor_bytes is not None else target
-                room = plan.predicted_peak_bytes - low
-                target = low + int(room * smaller.pop(0))
-            elif peak <= budget_bytes:
-                if self._replays_right(graph, plan):
-                    plan = replace(plan, measured_peak_bytes=peak)
-                    return use_room(plan, partial(self._search, graph), partial(self._run, graph))
-            else:
-                measured, miss = peak, peak - plan.predicted_peak_bytes
-                target = budget_bytes - miss  # less than this plan was predicted to take
-        raise PlannerError(
-            f"no plan for this {profile.model_class} held what it promised in {ROUNDS} rounds",
-            numbers=f"budget {budget_bytes} B, last measured peak {measured} B",
-            cause="the step changes from run to run",
-            fix="make the step deterministic, or raise the budget",
-        )
+    def faults(self, plan: Plan) -> list[Fault]:
+        """Return the plan's wrong replays, by checksums of their originals."""
+        if not plan.segments or plan.segments in self._probed:
+            return []
+        found = probe(self.step, plan, by_digest=True)
+        if not found:
+            self._probed.add(plan.segments)
+        return found
 
-    def _search(self, graph: Graph, target_bytes: int) -> Plan:
+    def ran_out(self, note: str) -> None:
+        """Note it, and give back what the failed run left; its error must be gone by now."""
+        self.notes.append(note)
+        gc.collect()
+        release_cached(model_device(self.step.model))
+
+
+@dataclass(slots=True)
+class _Capped:
+    """The policy: one profile, one set of wishes; nothing runs that should need too much.
+
+    Attributes:
+        exclusions: what had to be left out so far; with another profile, too.
+        first: the plan for the budget itself, which is returned where none can be measured.
+        smaller: how much of what a plan takes beyond the floor further ones may, on a device that
+            ran out of memory.
+        miss_bytes: by how much the last prediction was too low.
+    """
+
+    runs: _CappedRuns
+    graph: Graph
+    method: Method
+    pins: Pins
+    exclusions: list[Exclusion]
+    first: Plan | None = None
+    smaller: tuple[float, ...] = SMALLER
+    miss_bytes: int = 0
+
+    def search(self, target_bytes: int) -> Plan:
+        """See `Policy`."""
         return from_profile(
-            graph.profile,
+            self.graph.profile,
             target_bytes,
             method=self.method,
             pins=self.pins,
             exclusions=self.exclusions,
-            graph=graph,
+            graph=self.graph,
         )
 
-    def _run(self, graph: Graph, plan: Plan) -> int | None:
-        """What a further plan takes; None where it cannot be used."""
-        peak = self._peak(plan)
-        if peak is not None and peak <= plan.budget_bytes and self._replays_right(graph, plan):
-            return peak
-        return None
+    def run(self, plan: Plan) -> Outcome:
+        """See `Policy`: the peak first, then the probe by checksums."""
+        if plan.predicted_peak_bytes > plan.budget_bytes:
+            return TooHigh(None)
+        self.first = self.first or plan
+        peak = self.runs.peak_bytes(plan)
+        if peak is None:
+            return self._with_less(plan)
+        if peak > plan.budget_bytes:
+            self.miss_bytes = peak - plan.predicted_peak_bytes
+            return TooHigh(peak)
+        faults = self.runs.faults(plan)
+        found = exclusions_for(self.graph, plan, faults)
+        self.exclusions += found
+        if found:
+            return SearchAgain(peak_bytes=peak)
+        return Faulty(faults) if faults else Fits(peak)
 
-    def _peak(self, plan: Plan) -> int | None:
-        """What a plan takes, measured; None where the device runs out of memory."""
-        try:
-            peak = planned_peak(self.step, plan)
-        except Exception as error:
-            self._must_be_memory(error)
-            return None
-        self.rounds.append((plan.predicted_peak_bytes, peak))
-        return peak
+    def none_fits(self, plan: Plan, outcome: Outcome, error: InfeasibleBudgetError) -> Plan:
+        """See `Policy`."""
+        if isinstance(outcome, Faulty):
+            raise no_exclusion_helps(plan.model_class, outcome.faults[0], self.exclusions)
+        raise InfeasibleBudgetError(
+            budget_bytes=plan.budget_bytes,
+            min_peak_bytes=error.min_peak_bytes + self.miss_bytes,
+            holders=error.holders,
+        )
 
-    def _replays_right(self, graph: Graph, plan: Plan) -> bool:
-        """Whether checksums of a plan's replays are right; if not, units are left out from now on.
+    def _with_less(self, plan: Plan) -> Outcome:
+        """The device ran out of memory: search for less, or measure nothing."""
+        if not self.smaller:
+            self.runs.ran_out(UNMEASURED)
+            return Accepted(self.first or plan)
+        self.runs.ran_out(SMALLER_PLAN.format(format_bytes(plan.predicted_peak_bytes)))
+        low = plan.floor_bytes if plan.floor_bytes is not None else plan.predicted_peak_bytes
+        share, *further = self.smaller
+        self.smaller = tuple(further)
+        return SearchAgain(low + int((plan.predicted_peak_bytes - low) * share))
 
-        Raises:
-            ReplayError: they are wrong, and leaving units out does not change that.
-        """
-        if not plan.segments or plan.segments in self.probed:
-            return True
-        faults = probe(self.step, plan, by_digest=True)
-        known = {e.unit for e in plan.exclusions}
-        found = [e for e in exclusions_for(graph, plan, faults) if e.unit not in known]
-        if faults and not found:
-            raise unmended(plan.model_class, faults[0], self.exclusions)
-        self.exclusions.extend(found)
-        if not faults:
-            self.probed.add(plan.segments)
-        return not faults
 
-    def _must_be_memory(self, error: Exception) -> None:
-        if not ran_out_of_memory(error):
-            raise error
-
-    def _ran_out(self, note: str) -> None:
-        """Say so, and give back what the failed run left; its error must be gone by now."""
-        self.notes.append(note)
-        gc.collect()
-        release_cached(model_device(self.step.model))
+def _check_is_memory(error: Exception) -> None:
+    if not ran_out_of_memory(error):
+        raise error
 
 
 def _with_others(profile: Profile, allocated: int) -> Profile:

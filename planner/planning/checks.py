@@ -1,5 +1,5 @@
-"""What a plan must hold when it runs: its peak, measured, and plain's results. Used by `settle`
-and the measured search.
+"""The checks of a plan that runs: its measured peak, and results equal to plain's. Used by the
+policies and the measured search.
 """
 
 from __future__ import annotations

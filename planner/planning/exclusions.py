@@ -1,9 +1,8 @@
-"""Which units to leave out for replays that are wrong. Nothing runs; called by `settle`.
+"""Which units to leave out for replays that are wrong. Nothing runs; called by the policies.
 
-AN EXCLUSION CHANGES THE PLAN where the unit makes, within the segment at fault, something that the
-segment does not keep: a unit that is left out keeps what its ops make. One that makes nothing
-there, or whose values stay already, is no help: the search would come back with the same segment,
-and the probe with the same fault.
+AN EXCLUSION CHANGES THE PLAN only where the unit makes, within the segment at fault, something
+that the segment does not keep: a unit that is left out keeps what its ops make. Excluding any other
+unit would lead the search to the same segment, and the probe to the same fault.
 """
 
 from __future__ import annotations
@@ -18,23 +17,27 @@ from planner.planning.probe import Fault
 
 
 def exclusions_for(graph: Graph, plan: Plan, faults: Iterable[Fault]) -> list[Exclusion]:
-    """Return what to leave out: the units of the ops at fault, and others where that is no help.
+    """Return what the plan should leave out besides what it does already.
 
-    For those and where the unit is not known, that is the first one that the segment runs again.
+    These are the units of the ops at fault. Where leaving one out would not change the plan, and
+    where the unit is not known, it is also the first unit that the segment runs again.
     """
+    known = {exclusion.unit for exclusion in plan.exclusions}
     found: dict[str, Exclusion] = {}
     for fault in faults:
         spans = _spans(graph, plan, fault.segment)
         units = (fault.unit, *_units_in(graph, spans))
         helps = (unit for unit in units if unit and _would_change(graph, spans, unit))
         for unit in (fault.unit, next(helps, "")):
-            if unit:
+            if unit and unit not in known:
                 found.setdefault(unit, Exclusion(unit, fault.reason))
     return list(found.values())
 
 
-def unmended(model_class: str, fault: Fault, exclusions: Iterable[Exclusion]) -> ReplayError:
-    """Return the error for a fault that leaving units out does not mend."""
+def no_exclusion_helps(
+    model_class: str, fault: Fault, exclusions: Iterable[Exclusion]
+) -> ReplayError:
+    """Return the error for a wrong replay that stays wrong whatever is left out."""
     return ReplayError(
         f"a replay in this {model_class} is wrong, and no unit can be left out for it:"
         f" {fault.segment}",
@@ -69,7 +72,7 @@ def _units_in(graph: Graph, spans: Iterable[Span]) -> Iterator[str]:
 
 
 def _would_change(graph: Graph, spans: Iterable[Span], name: str) -> bool:
-    """Tell whether a unit makes anything within the spans that they do not keep."""
+    """Whether a unit makes anything within the spans that they do not keep."""
     calls = [unit for unit in _first_calls(graph) if unit.name == name]
     return any(
         graph.made_inside(value, span.start, span.stop) and value not in span.keep

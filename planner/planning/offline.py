@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from planner.documents import Exclusion, Pins, Plan, Profile
 from planner.graph import Graph, emit
-from planner.search import search
+from planner.search import Method, search
 
 
 def from_profile(
     profile: Profile,
     budget_bytes: int,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     pins: Pins = Pins(),  # noqa: B008  # frozen
     exclusions: Sequence[Exclusion] = (),
     graph: Graph | None = None,

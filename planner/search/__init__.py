@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from planner.search.result import SearchResult
-from planner.search.solve import floor, search
+from planner.search.solve import Method, floor, search
 
-__all__ = ["SearchResult", "floor", "search"]
+__all__ = ["Method", "SearchResult", "floor", "search"]

@@ -80,7 +80,7 @@ class Pool:
 Propose = Callable[[int], "tuple[Span, ...] | None"]
 
 
-def settle(
+def first_fit(
     pool: Pool, propose: Propose, solver: str, budget_bytes: int, rounds: int = 8
 ) -> Candidate | None:
     """Ask an algorithm for a plan and tighten its budget until the simulated peak fits.

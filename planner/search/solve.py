@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from typing import Literal, get_args
 
 from planner.documents.plan import Exclusion, Pins
 from planner.errors import InfeasibleBudgetError, PlannerError
@@ -19,10 +20,11 @@ from planner.search.chain.menu import Menu
 from planner.search.chain.milp import solve_milp
 from planner.search.holders import holders
 from planner.search.pins import Wishes, wishes
-from planner.search.pool import Candidate, Pool, settle
+from planner.search.pool import Candidate, Pool, first_fit
 from planner.search.result import SearchResult
 
-METHODS = ("auto", "dp", "milp")
+Method = Literal["auto", "dp", "milp"]
+METHODS: tuple[Method, ...] = get_args(Method)
 _RUNGS = 12
 _PREDICTION = 0.005
 """The simulator agrees when its peak is within so much of the predicted one."""
@@ -35,7 +37,7 @@ def search(
     graph: Graph,
     budget_bytes: int,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     pins: Pins = Pins(),  # noqa: B008  # frozen
     exclusions: Iterable[Exclusion] = (),
 ) -> SearchResult:
@@ -59,7 +61,7 @@ def search(
             cause="a misspelt name",
             fix="use one of " + ", ".join(METHODS) + ", or optuna where the step can be run",
         )
-    planner = _planner(graph, pins, exclusions)
+    planner = planner_of(graph, pins, exclusions)
     return planner.search(budget_bytes, method)
 
 
@@ -70,11 +72,11 @@ def floor(
     exclusions: Iterable[Exclusion] = (),
 ) -> tuple[tuple[Span, ...], int]:
     """Return the spans with the smallest simulated peak that was found, and that peak in bytes."""
-    lowest = _planner(graph, pins, exclusions).floor
+    lowest = planner_of(graph, pins, exclusions).floor
     return lowest.spans, lowest.peak_bytes
 
 
-class _Planner:
+class GraphPlanner:
     """Everything known about one graph under one set of wishes."""
 
     def __init__(self, graph: Graph, wanted: Wishes) -> None:
@@ -93,7 +95,7 @@ class _Planner:
             self._try_by_hand()
         self.floor: Candidate = self.pool.lowest()
 
-    def search(self, budget_bytes: int, method: str) -> SearchResult:
+    def search(self, budget_bytes: int, method: Method) -> SearchResult:
         """Return the best plan within a budget."""
         if budget_bytes < self.floor.peak_bytes:
             found = self.steady_floor
@@ -138,15 +140,15 @@ class _Planner:
         gap = max(0.0, (found.overhead_ns - least) / max(1, found.overhead_ns))
         return ("optimal", 0.0) if gap <= _ROUNDING else ("feasible", round(gap, 4))
 
-    def _best(self, budget_bytes: int, method: str) -> Candidate:
+    def _best(self, budget_bytes: int, method: Method) -> Candidate:
         mine = self.pool.copy()
         plain = mine.seen.get(())
         asked = None
         if plain is None or plain.peak_bytes > budget_bytes:
             if method == "milp":
-                asked = settle(mine, self._propose_milp, "milp", budget_bytes, rounds=2)
+                asked = first_fit(mine, self._propose_by_milp, "milp", budget_bytes, rounds=2)
             else:
-                asked = settle(mine, self._propose, "dp", budget_bytes)
+                asked = first_fit(mine, self.propose, "dp", budget_bytes)
         best = mine.best(budget_bytes)
         assert best is not None, "the floor fits every budget that gets here"
         return best if asked is None or best.overhead_ns < asked.overhead_ns else asked
@@ -182,7 +184,7 @@ class _Planner:
             if high - low <= max(1, high // 1000):
                 return
             middle = (low + high) // 2
-            if settle(self.pool, self._propose, "dp", middle, rounds=4) is None:
+            if first_fit(self.pool, self.propose, "dp", middle, rounds=4) is None:
                 low = middle
 
     def _adds(self, target_bytes: int) -> bool:
@@ -194,10 +196,11 @@ class _Planner:
         off = abs(found.peak_bytes - result.peak_bytes(self.chain.top_bytes))
         return off <= _PREDICTION * found.peak_bytes
 
-    def _propose(self, budget_bytes: int) -> tuple[Span, ...] | None:
+    def propose(self, budget_bytes: int) -> tuple[Span, ...] | None:
+        """Return spans that the dynamic program predicts to fit; None where it finds none."""
         return self._spans(self.chain.solve(budget_bytes))
 
-    def _propose_milp(self, budget_bytes: int) -> tuple[Span, ...] | None:
+    def _propose_by_milp(self, budget_bytes: int) -> tuple[Span, ...] | None:
         return self._spans(solve_milp(self.chain, budget_bytes))
 
     def _spans(self, result: ChainResult | None) -> tuple[Span, ...] | None:
@@ -206,11 +209,11 @@ class _Planner:
         return tuple(span for option in result.options for span in self.menu.spans(option))
 
 
-def _planner(graph: Graph, pins: Pins, exclusions: Iterable[Exclusion]) -> _Planner:
+def planner_of(graph: Graph, pins: Pins, exclusions: Iterable[Exclusion]) -> GraphPlanner:
     """The planner of a graph; what it knows does not depend on the budgets asked before."""
     return _remembered(graph, wishes(graph, pins, exclusions))
 
 
 @lru_cache(maxsize=4)
-def _remembered(graph: Graph, wanted: Wishes) -> _Planner:
-    return _Planner(graph, wanted)
+def _remembered(graph: Graph, wanted: Wishes) -> GraphPlanner:
+    return GraphPlanner(graph, wanted)

@@ -15,8 +15,8 @@ from planner.graph.model import Graph
 from planner.graph.simulate import simulate
 from planner.graph.span import IllegalSpanError
 from planner.search.baselines import placements
-from planner.search.pool import Candidate, settle
-from planner.search.solve import _planner as planner_of
+from planner.search.pool import Candidate, first_fit
+from planner.search.solve import planner_of
 
 
 def sweep_budgets(
@@ -34,7 +34,7 @@ def sweep_budgets(
     pool = planner.pool.copy()
     for budget in sorted(set(budgets_bytes)):
         if budget >= planner.floor.peak_bytes:
-            settle(pool, planner._propose, "dp", budget)
+            first_fit(pool, planner.propose, "dp", budget)
     return tuple(pool.best(budget) for budget in budgets_bytes)
 
 

@@ -9,7 +9,7 @@ from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan, Profile
 from planner.errors import InfeasibleBudgetError
-from planner.planning.settle import settle
+from planner.planning.tested import plan_tested
 from planner.training_step.step import Step
 from planner.verifier.measure import measure_peak, measure_time
 
@@ -32,7 +32,7 @@ def held(step: Step, profile: Profile, budget_bytes: int) -> Held | None:
         budget_bytes: the budget.
     """
     try:
-        plan = settle(step, replace(profile, step=step.describe()), budget_bytes)
+        plan = plan_tested(step, replace(profile, step=step.describe()), budget_bytes)
     except InfeasibleBudgetError:
         return None
     found = Held(step, plan, Runtime(plan))

@@ -1,10 +1,9 @@
 """The measured search: Optuna over boundaries and keep levels, on the step's own time and peak.
 
 For what no model predicts well: caches, allocators, kernels that are slower when they run again.
-It begins with the plan that the other search settles on, measures it and its neighbours, and
+It begins with the plan that `plan_tested` returns, measures it and its neighbours, and
 returns another only where a last comparison, taken in turn with the seed, finds it faster. Every
-plan that is returned was probed, compared with plain and measured within the budget, as `settle`
-does it.
+plan that is returned was probed, compared with plain and measured within the budget.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from optuna.trial import TrialState
 from planner.documents import Pins, Plan, Profile
 from planner.documents.progress import Progress
 from planner.graph import Graph, Span, resolve
-from planner.planning.settle import settle
+from planner.planning.tested import plan_tested
 from planner.planning.trials.bench import Bench, StepBench, gains
 from planner.planning.trials.trial import Trials
 from planner.search.measured.charter import Charter, facts_of, study_name
@@ -52,7 +51,7 @@ LEAST_GAIN = 0.005
 """What a plan must save of the seed's step to be preferred: less is within the noise."""
 
 
-def settle_measured(
+def plan_by_trials(
     step: Step,
     profile: Profile,
     budget_bytes: int,
@@ -76,7 +75,7 @@ def settle_measured(
         PlannerError: the storage cannot be used, or its study is about something else.
     """
     graph = Graph.of(profile)
-    seed = settle(step, profile, budget_bytes, pins=pins, graph=graph)
+    seed = plan_tested(step, profile, budget_bytes, pins=pins, graph=graph)
     if not seed.segments or any(s.runtime != "replay" for s in seed.segments):
         limits.say(Progress(0, limits.trials, 1.0, "nothing to search"))
         return seed

@@ -12,8 +12,8 @@ from planner.documents.plan import Exclusion, Pins
 from planner.graph.model import Graph
 from planner.graph.span import IllegalSpanError, Span
 from planner.search.baselines import placements
-from planner.search.pool import Candidate, Pool, settle
-from planner.search.solve import _planner as planner_of
+from planner.search.pool import Candidate, Pool, first_fit
+from planner.search.solve import planner_of
 
 NEIGHBOURS = (0.97, 0.93, 0.88)
 """Parts of the budget whose best plans are near the best one, and fit as well."""
@@ -39,7 +39,7 @@ def runners_up(
     pool = planner.pool.copy()
     found: dict[tuple[Span, ...], Candidate] = {}
     for part in (1.0, *NEIGHBOURS):
-        near = settle(pool, planner._propose, "dp", int(budget_bytes * part), rounds=4)
+        near = first_fit(pool, planner.propose, "dp", int(budget_bytes * part), rounds=4)
         if near is not None:
             found.setdefault(near.spans, near)
     if planner.wanted.plain():

@@ -74,12 +74,12 @@ def test_a_point_is_as_good_as_a_search_of_its_own() -> None:
 def test_all_budgets_come_from_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
 
-    class Counted(solve._Planner):
+    class Counted(solve.GraphPlanner):
         def __init__(self, *args: object) -> None:
             built.append(1)
             super().__init__(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(solve, "_Planner", Counted)
+    monkeypatch.setattr(solve, "GraphPlanner", Counted)
     assert len(sweep_profile(STACK).points) == 50
     assert len(built) == 1
 

@@ -26,7 +26,7 @@ from planner.memory.allocator import (
     workspaces_of,
 )
 from planner.memory.rounding import CUDA, in_blocks
-from planner.planning.capped import settle_capped
+from planner.planning.capped import plan_capped
 from planner.planning.checks import planned_peak
 from planner.planning.offline import from_profile
 from planner.profiler.build import build_profile
@@ -154,7 +154,7 @@ def test_workspaces_are_part_of_a_plan_made_within_the_budget() -> None:
     layers = [(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32)) for _ in range(6)]
     model = nn.Sequential(*(layer for three in layers for layer in three))
     step = make_step(model, inputs=torch.randn(256, 32))
-    plan = settle_capped(step, parse_budget("75%"), workspaces=Fixed(8192))
+    plan = plan_capped(step, parse_budget("75%"), workspaces=Fixed(8192))
     assert plan.segments and plan.measured_peak_bytes is not None
     assert plan.predicted_peak_bytes == plan.measured_peak_bytes + 8192  # no meter here sees them
     assert plan.predicted_peak_bytes <= plan.budget_bytes
@@ -167,7 +167,7 @@ def test_what_else_is_on_the_device_is_part_of_every_peak(
     step = make_step(model, inputs=x)
     own = sum(s.bytes for s in build_profile(step).storages if s.birth < 0)
     monkeypatch.setattr("planner.planning.capped.allocated_bytes", lambda device: own + 4096)
-    plan = settle_capped(step, parse_budget("75%"))
+    plan = plan_capped(step, parse_budget("75%"))
     assert plan.segments and plan.measured_peak_bytes is not None
     assert plan.predicted_peak_bytes == plan.measured_peak_bytes + 4096
 

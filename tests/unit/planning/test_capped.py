@@ -30,8 +30,10 @@ from planner.planning.capped import (
     RAN_OUT,
     UNMEASURED,
     _Capped,
+    _CappedRuns,
 )
 from planner.planning.offline import from_profile
+from planner.planning.refine import Faulty, Fits, SearchAgain
 from planner.profiler.build import build_profile
 from planner.replay import state, tape
 from planner.training_step.step import Step, make_step
@@ -291,13 +293,15 @@ def test_a_wrong_replay_is_left_out_without_memory_for_originals(
     with pytest.raises(InfeasibleBudgetError) as raised:
         from_profile(profile, 1)
     lowest = from_profile(profile, raised.value.min_peak_bytes)
-    capped = _Capped(step, parse_budget("50%"), "auto", Pins(), None)
-    graph = Graph.of(profile)
+    lowest = replace(lowest, budget_bytes=2 * profile.plain_peak_bytes)
+    policy = _Capped(_CappedRuns(step, None), Graph.of(profile), "auto", Pins(), [])
     with monkeypatch.context() as patched:  # no originals are kept
         patched.setattr(tape, "audit", lambda *args: pytest.fail("kept originals"))
-        assert not capped._replays_right(graph, lowest)
-    assert capped.exclusions and all("replay differs" in e.reason for e in capped.exclusions)
+        assert isinstance(policy.run(lowest), SearchAgain)
+    assert policy.exclusions and all("replay differs" in e.reason for e in policy.exclusions)
+    again = policy.run(replace(lowest, exclusions=tuple(policy.exclusions)))
+    assert isinstance(again, Faulty) and again.faults
     with pytest.raises(ReplayError, match="no unit can be left out for it"):
-        capped._replays_right(graph, replace(lowest, exclusions=tuple(capped.exclusions)))
-    nothing = replace(lowest, segments=())
-    assert capped._replays_right(graph, nothing)
+        policy.none_fits(lowest, again, raised.value)
+    nothing = replace(lowest, segments=(), budget_bytes=2 * profile.plain_peak_bytes)
+    assert isinstance(policy.run(nothing), Fits)

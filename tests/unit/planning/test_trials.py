@@ -17,9 +17,9 @@ from planner.cli import main
 from planner.documents import Plan, Profile
 from planner.documents.progress import Progress
 from planner.graph import Graph, resolve
-from planner.planning.settle import settle
+from planner.planning.tested import plan_tested
 from planner.planning.trials.bench import gains
-from planner.planning.trials.search import settle_measured
+from planner.planning.trials.search import plan_by_trials
 from planner.search.measured.options import Wanted
 from planner.search.measured.study import quietly
 from planner.training_step.step import Step
@@ -62,10 +62,10 @@ def test_it_improves_on_its_seed_where_the_additive_model_misses(
     case: tuple[Step, Profile, int],
 ) -> None:
     step, profile, budget = case
-    seed = settle(step, profile, budget)
+    seed = plan_tested(step, profile, budget)
     assert replays_slow_unit(profile, seed)
     bench, told = TrueBench(step, truth(profile)), list[Progress]()
-    plan = settle_measured(step, profile, budget, Wanted(25, tell=told.append), bench=bench)
+    plan = plan_by_trials(step, profile, budget, Wanted(25, tell=told.append), bench=bench)
     assert bench.true_ns(plan) < 0.9 * bench.true_ns(seed)
     assert (plan.solver, plan.status) == ("optuna", "feasible")
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= budget
@@ -95,28 +95,28 @@ def test_it_is_never_worse_than_its_seed(name: str) -> None:
             return super().true_ns(plan) * (1000 + odd) // 1000
 
     bench = Unforeseen(step, profile)
-    seed = settle(step, profile, budget)
-    plan = settle_measured(step, profile, budget, Wanted(8), bench=bench)
+    seed = plan_tested(step, profile, budget)
+    plan = plan_by_trials(step, profile, budget, Wanted(8), bench=bench)
     assert bench.true_ns(plan) <= bench.true_ns(seed)
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= budget
 
 
 def test_a_right_prediction_stays(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
-    seed = settle(step, profile, budget)
-    assert settle_measured(step, profile, budget, Wanted(6), bench=TrueBench(step, profile)) == seed
+    seed = plan_tested(step, profile, budget)
+    assert plan_by_trials(step, profile, budget, Wanted(6), bench=TrueBench(step, profile)) == seed
 
 
 def test_what_peaks_over_the_budget_never_wins(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
-    seed = settle(step, profile, budget)
+    seed = plan_tested(step, profile, budget)
 
     class Heavy(TrueBench):
         def peak_bytes(self, plan: Plan) -> int:
             return budget + (plan.segments != seed.segments)
 
     bench = Heavy(step, truth(profile))
-    assert settle_measured(step, profile, budget, Wanted(5), bench=bench) == seed
+    assert plan_by_trials(step, profile, budget, Wanted(5), bench=bench) == seed
     assert bench.readings == 0  # neither did it run for its time
 
 
@@ -128,14 +128,14 @@ def test_what_trains_otherwise_never_wins(case: tuple[Step, Profile, int]) -> No
             return False
 
     bench = Wrong(step, truth(profile))
-    plan = settle_measured(step, profile, budget, Wanted(12), bench=bench)
-    assert plan == settle(step, profile, budget)
+    plan = plan_by_trials(step, profile, budget, Wanted(12), bench=bench)
+    assert plan == plan_tested(step, profile, budget)
 
 
 def test_slow_plans_are_stopped_early(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
     bench = TrueBench(step, profile)
-    settle_measured(step, profile, budget, Wanted(7), bench=bench)
+    plan_by_trials(step, profile, budget, Wanted(7), bench=bench)
     assert bench.readings < 6 * 6 * 2  # of six trials beside the seed's own
 
 
@@ -154,18 +154,18 @@ class Interrupted(TrueBench):
 def test_an_interrupt_returns_the_best_so_far(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
     bench, told = Interrupted(step, truth(profile)), list[Progress]()
-    plan = settle_measured(step, profile, budget, Wanted(200, tell=told.append), bench=bench)
+    plan = plan_by_trials(step, profile, budget, Wanted(200, tell=told.append), bench=bench)
     assert told[-1].stopped == "interrupted" and 1 < told[-1].done < 200
-    assert bench.true_ns(plan) <= bench.true_ns(settle(step, profile, budget))
+    assert bench.true_ns(plan) <= bench.true_ns(plan_tested(step, profile, budget))
     assert told[-1].best_ratio == 1.0 or plan.solver == "optuna"
     with pytest.warns(UserWarning, match="interrupted: the best of .* of 200 trials"):
-        settle_measured(step, profile, budget, Wanted(200), bench=Interrupted(step, truth(profile)))
+        plan_by_trials(step, profile, budget, Wanted(200), bench=Interrupted(step, truth(profile)))
 
 
 def test_the_timeout_ends_it(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
     told = list[Progress]()
-    settle_measured(step, profile, budget, Wanted(50, 0.0, tell=told.append))
+    plan_by_trials(step, profile, budget, Wanted(50, 0.0, tell=told.append))
     assert (told[-1].stopped, told[-1].done) == ("timeout", 0)
 
 
@@ -275,14 +275,14 @@ def test_a_study_about_something_else_is_refused(
     step, profile, budget = case
     storage = str(tmp_path / "trials.log")
     monkeypatch.setattr("planner.planning.trials.search.study_name", lambda *_: "one name for all")
-    settle_measured(step, profile, budget, Wanted(1, storage=storage))
+    plan_by_trials(step, profile, budget, Wanted(1, storage=storage))
     with pytest.raises(planner.PlannerError, match="something else: budget") as error:
-        settle_measured(step, profile, budget + 4096, Wanted(1, storage=storage))
+        plan_by_trials(step, profile, budget + 4096, Wanted(1, storage=storage))
     assert f"{budget} B there" in error.value.numbers
     other, x = blocks(3)
     step, profile = believed(other, (x,))
     with pytest.raises(planner.PlannerError, match="something else: model"):
-        settle_measured(step, profile, budget, Wanted(1, storage=storage))
+        plan_by_trials(step, profile, budget, Wanted(1, storage=storage))
 
 
 def test_another_budget_has_a_study_of_its_own(
@@ -292,7 +292,7 @@ def test_another_budget_has_a_study_of_its_own(
     told = list[Progress]()
     for more in (0, 4096):
         limits = Wanted(1, storage=str(tmp_path / "trials.log"), tell=told.append)
-        settle_measured(step, profile, budget + more, limits)
+        plan_by_trials(step, profile, budget + more, limits)
     assert [p.done for p in told if not p.stopped] == [1, 1]
 
 

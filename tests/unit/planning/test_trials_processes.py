@@ -22,7 +22,7 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from trials_bench import TrueBench, believed, blocks, with_times
-from planner.planning.trials.search import settle_measured
+from planner.planning.trials.search import plan_by_trials
 from planner.search.measured.options import Wanted
 
 plan, (trials, kill_after, together) = sys.argv[1], map(int, sys.argv[2:])
@@ -47,7 +47,7 @@ budget = profile.plain_peak_bytes * 3 // 4
 Path(plan).with_suffix(".ready").touch()
 while len(list(Path().glob("*.ready"))) < together:  # one that starts late finds nothing to do
     time.sleep(0.01)
-settle_measured(step, profile, budget, limits, bench=Bench(step, truth)).save(plan)
+plan_by_trials(step, profile, budget, limits, bench=Bench(step, truth)).save(plan)
 """
 
 

@@ -9,9 +9,9 @@ import pytest
 import zoo
 
 from planner.documents import Plan, Profile
-from planner.planning import settle as settling
+from planner.planning import tested
 from planner.planning.offline import from_profile
-from planner.planning.slack import MORE, told, use_room
+from planner.planning.refine import SLACK_ROUNDS, rounds_note, use_slack
 from planner.profiler.build import build_profile
 from planner.training_step.step import Step, make_step
 from planner.verifier import verify_plan
@@ -45,8 +45,8 @@ def test_predictions_that_are_too_high_leave_no_room_unused(
 
     first = from_profile(profile, budget)
     measured = replace(first, measured_peak_bytes=first.predicted_peak_bytes - too_high)
-    found = use_room(measured, lambda target: from_profile(profile, target), run)
-    assert len(runs) <= MORE
+    found = use_slack(measured, lambda target: from_profile(profile, target), run)
+    assert len(runs) <= SLACK_ROUNDS
     assert found.measured_peak_bytes is not None and found.measured_peak_bytes <= budget
     assert found.predicted_peak_bytes <= budget == found.budget_bytes
     assert found.predicted_overhead_ratio <= first.predicted_overhead_ratio
@@ -62,22 +62,22 @@ def test_a_further_plan_that_does_not_hold_is_dropped(
     first = from_profile(profile, budget_of(profile, 75))
     measured = replace(first, measured_peak_bytes=first.predicted_peak_bytes - 40_000)
     search = lambda target: from_profile(profile, target)  # noqa: E731
-    assert use_room(measured, search, lambda plan: answer) == measured
+    assert use_slack(measured, search, lambda plan: answer) == measured
 
 
 def test_the_plan_says_what_each_round_took(
     known: tuple[Step, Profile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, profile = known
-    real = settling.planned_peak
-    exact = settling.settle(step, profile, budget_of(profile, 75))
+    real = tested.planned_peak
+    exact = tested.plan_tested(step, profile, budget_of(profile, 75))
     assert exact.notes == () and exact.measured_peak_bytes == exact.predicted_peak_bytes
 
     def less(step: Step, plan: Plan) -> Any:
         return real(step, plan) - 40_000
 
-    monkeypatch.setattr(settling, "planned_peak", less)
-    plan = settling.settle(step, profile, budget_of(profile, 75))
+    monkeypatch.setattr(tested, "planned_peak", less)
+    plan = tested.plan_tested(step, profile, budget_of(profile, 75))
     assert plan.predicted_overhead_ratio < exact.predicted_overhead_ratio
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes <= plan.budget_bytes
     (note,) = plan.notes
@@ -87,7 +87,7 @@ def test_the_plan_says_what_each_round_took(
 
 
 def test_one_round_is_not_worth_a_note() -> None:
-    assert told([(1000, 900)]) == ()
-    assert told([(1000, 1100), (900, 1000)]) == (
+    assert rounds_note([(1000, 900)]) == ()
+    assert rounds_note([(1000, 1100), (900, 1000)]) == (
         "peaks predicted and measured, round by round: 1,000 B and 1,100 B, 900 B and 1,000 B",
     )

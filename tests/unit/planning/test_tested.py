@@ -16,11 +16,11 @@ from planner.applier.runtime import segment_label
 from planner.documents import Exclusion, Plan, Profile
 from planner.errors import InfeasibleBudgetError, ReplayError
 from planner.graph import Graph
-from planner.planning import settle as settling
+from planner.planning import tested
 from planner.planning.exclusions import exclusions_for
 from planner.planning.offline import from_profile
 from planner.planning.probe import Fault
-from planner.planning.settle import settle
+from planner.planning.tested import plan_tested
 from planner.profiler.build import build_profile
 from planner.replay import content
 from planner.training_step.step import Step, make_step
@@ -106,13 +106,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Plan]]:
     """The plans that are probed and those that are measured."""
     seen: dict[str, list[Plan]] = {"probe": [], "planned_peak": []}
     for name, plans in seen.items():
-        run = getattr(settling, name)
+        run = getattr(tested, name)
 
         def noting(step: Step, plan: Plan, run: Any = run, plans: list[Plan] = plans) -> Any:
             plans.append(plan)
             return run(step, plan)
 
-        monkeypatch.setattr(settling, name, noting)
+        monkeypatch.setattr(tested, name, noting)
     return seen
 
 
@@ -141,7 +141,7 @@ def test_a_replay_that_no_exclusion_mends_ends_the_rounds(
     step = step_of(Between(nn.Identity, (0, 1, 2, 3)))
     profile = profile_of(step)
     with pytest.raises(ReplayError) as raised:
-        settle(step, profile, part_of(profile, 80))
+        plan_tested(step, profile, part_of(profile, 80))
     assert len(runs["probe"]) == 1
     error = raised.value
     assert error.unit in error.what and type(step.model).__name__ in error.what
@@ -153,9 +153,9 @@ def test_no_budget_is_called_reachable_where_replays_are_wrong(blind: None) -> N
     step = step_of(Between(nn.Identity, (0, 1, 2, 3)))
     profile = profile_of(step)
     with pytest.raises(InfeasibleBudgetError) as raised:
-        settle(step, profile, part_of(profile, 30))
+        plan_tested(step, profile, part_of(profile, 30))
     lowest = raised.value.min_peak_bytes
-    assert lowest == settle(step, profile, lowest).measured_peak_bytes
+    assert lowest == plan_tested(step, profile, lowest).measured_peak_bytes
 
 
 @pytest.mark.parametrize("percent", [80, 75])
@@ -164,7 +164,7 @@ def test_units_of_the_segment_at_fault_are_left_out_and_a_plan_is_found(
 ) -> None:
     step = step_of(Between(Block, (0,)))
     profile = profile_of(step)
-    plan = settle(step, profile, part_of(profile, percent))
+    plan = plan_tested(step, profile, part_of(profile, percent))
     assert all_differ(runs["probe"])
     assert plan.segments and verify_plan(step, plan, 1).ok
     (exclusion,) = plan.exclusions
@@ -182,7 +182,7 @@ def test_a_unit_that_the_search_does_not_see_is_named_and_another_left_out(
     step = make_step(Unsteady(), step=twice)
     profile = profile_of(step)
     with pytest.raises(InfeasibleBudgetError) as raised:
-        settle(step, profile, part_of(profile, 60))
+        plan_tested(step, profile, part_of(profile, 60))
     assert all_differ(runs["probe"])
     first, second, *_ = runs["probe"]
     assert not first.exclusions
@@ -190,7 +190,7 @@ def test_a_unit_that_the_search_does_not_see_is_named_and_another_left_out(
     assert extra.unit == "extra" and other.unit.startswith("parts.")
     assert "extra/" in other.reason
     assert "since replays are wrong: extra, parts." in raised.value.cause
-    assert settle(step, profile, raised.value.min_peak_bytes).segments
+    assert plan_tested(step, profile, raised.value.min_peak_bytes).segments
 
 
 def test_only_what_changes_the_plan_is_left_out() -> None:
@@ -251,8 +251,8 @@ def test_a_miss_rules_the_plan_out_at_once(
         runs["planned_peak"].append(plan)
         return plan.predicted_peak_bytes + miss
 
-    monkeypatch.setattr(settling, "planned_peak", peak)
-    plan = settle(step, profile, budget)
+    monkeypatch.setattr(tested, "planned_peak", peak)
+    plan = plan_tested(step, profile, budget)
     assert [p.segments for p in runs["planned_peak"]] == [first.segments, plan.segments]
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes + miss <= budget
 
@@ -270,8 +270,8 @@ def test_the_lowest_plan_is_measured_before_a_budget_is_called_infeasible(
         lowest = plan.predicted_peak_bytes == floor
         return plan.predicted_peak_bytes if lowest else 2 * profile.plain_peak_bytes
 
-    monkeypatch.setattr(settling, "planned_peak", peak)
-    plan = settle(step, profile, budget)
+    monkeypatch.setattr(tested, "planned_peak", peak)
+    plan = plan_tested(step, profile, budget)
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes == floor
 
 
@@ -281,5 +281,5 @@ def test_nothing_is_run_twice_on_the_way_to_an_infeasible_budget(
     step = step_of(Between(Block, ()))
     profile = profile_of(step)
     with pytest.raises(InfeasibleBudgetError):
-        settle(step, profile, part_of(profile, 10))
+        plan_tested(step, profile, part_of(profile, 10))
     assert all_differ(runs["probe"]) and all_differ(runs["planned_peak"])
