@@ -61,7 +61,7 @@ class Handle(Removable):
     @property
     def replayed_ops(self) -> int:
         """Ops replayed so far, over all steps."""
-        return self._runtime.replayed[0]
+        return self._runtime.replayed.ops
 
     @override
     def remove(self) -> None:

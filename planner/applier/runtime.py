@@ -22,6 +22,7 @@ from planner.documents import Exclusion, Plan, Segment
 from planner.graph.address import Addresser, split_output, unit_of
 from planner.replay.audit import Finding
 from planner.replay.recipe import Namer, Recipe
+from planner.replay.replaying import ReplayCount
 from planner.replay.stack import checkpoint_listens, remove_mode, remove_strays
 from planner.replay.tape import Tape
 from planner.replay.units import UnitNames
@@ -57,7 +58,7 @@ class Runtime:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.replayed = [0]
+        self.replayed = ReplayCount()
         self.root: weakref.ref[nn.Module] | None = None
         self.enabled = True
         self.recipes = [self._recipe(number, 0) for number in range(len(plan.segments))]
@@ -80,13 +81,13 @@ class Runtime:
             by_digest: by checksums, which need no memory, when backward asks.
         """
         for number, recipe in enumerate(self.recipes):
-            recipe.audits, recipe.digests = not by_digest, by_digest
+            recipe.check = "checksums" if by_digest else "originals"
             recipe.address = partial(self._namer, number, 0)
 
     def check_first(self) -> None:
         """Hold each segment's first run against checksums; a difference is a `ReplayError`."""
         for recipe in self.recipes:
-            recipe.digests = recipe.only_first = True
+            recipe.check = "checksums of the first run"
 
     @property
     def findings(self) -> list[Finding]:
@@ -212,7 +213,7 @@ class Runtime:
         _thread.tape = None
         if tape is None:
             return
-        _thread.saving += bool(tape.packed or tape.packs)
+        _thread.saving += bool(tape.packs)
         if not tape.close(learn):
             _thread.closed.append(tape)
         if _thread.saving > 1 and number not in self.parted:
@@ -224,26 +225,28 @@ class Runtime:
         while len(parts) < part:
             recipe = self._recipe(number, len(parts) + 1)
             first = self.recipes[number]
-            if first.audits or first.digests:
-                recipe.audits, recipe.digests = first.audits, first.digests
+            if first.check != "none":
+                recipe.check = first.check
                 recipe.address = partial(self._namer, number, len(parts) + 1)
             parts.append(recipe)
         return parts[part - 1]
 
     def _recipe(self, number: int, part: int) -> Recipe:
         segment = self.plan.segments[number]
-        recipe = Recipe(segment_label(segment), self.replayed)
-        recipe.keep_all = segment.keep == (KEEP_ALL,)
+        keep_all = segment.keep == (KEEP_ALL,)
         kept: dict[str, set[int]] = {}
-        for address in () if recipe.keep_all else segment.keep:
+        for address in () if keep_all else segment.keep:
             op, output = split_output(address)
             kept.setdefault(op, set()).add(output)
-        recipe.cut_depths = {cut.at: cut.depth for cut in segment.cuts}
-        if kept:
-            recipe.keeps = lambda address, output: output in kept.get(address, ())
-        if kept or recipe.cut_depths:
-            recipe.address = partial(self._namer, number, part)
-        return recipe
+        cut_depths = {cut.at: cut.depth for cut in segment.cuts}
+        return Recipe(
+            segment_label(segment),
+            self.replayed,
+            keeps=(lambda address, output: output in kept.get(address, ())) if kept else None,
+            keep_all=keep_all,
+            cut_depths=cut_depths,
+            address=partial(self._namer, number, part) if kept or cut_depths else None,
+        )
 
     def _namer(self, number: int, part: int) -> Namer:
         root = self.root() if self.root is not None else None

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from planner.estimate.devices import DeviceSpec, device_spec, known_devices
-from planner.replay.record import tensors_in
 from planner.replay.traits import traits_of
+from planner.replay.trees import tensors_in
 
 # How many exponentials one result costs, by op; read off the formulas of the functions.
 _TRANSCENDENTAL = {

@@ -33,8 +33,7 @@ from planner.profiler.build import to_profile, tracked
 from planner.profiler.data_dependence import told
 from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
 from planner.replay.flow import PLAIN
-from planner.replay.record import OpRecord, tensors_in
-from planner.replay.traits import Traits
+from planner.replay.trees import tensors_in
 from planner.training_step.same_state import begin, clear_gradients
 from planner.training_step.step import Step
 
@@ -104,11 +103,6 @@ class FakeRecorder(StepRecorder):
             type(t) in (FakeTensor, *PLAIN) and t.layout is torch.strided and not t.is_inference()
             for t in tensors_in(tree)
         )
-
-    def _finish(self, record: OpRecord, traits: Traits, written: Any, args: Any, out: Any) -> None:
-        super()._finish(record, traits, written, args, out)
-        made = (self.flow.made(t, traits.blank) for t in tensors_in(out))
-        record.makes = tuple(key for key in made if key is not None)
 
     def _held(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.grad_fn is None else tensor.detach()  # below it is no fake

@@ -73,7 +73,7 @@ class OnTheFly:
     def replayed_ops(self) -> int:
         """Ops replayed so far, by all runtimes."""
         runtimes = {id(r): r for r in (self._recompute, *(k.runtime for k in self._known))}
-        return sum(runtime.replayed[0] for runtime in runtimes.values())
+        return sum(runtime.replayed.ops for runtime in runtimes.values())
 
     def remove(self) -> None:
         """Take everything off the model again."""

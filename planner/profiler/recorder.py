@@ -23,10 +23,11 @@ from planner.profiler.unit_calls import UnitCalls
 from planner.replay.aside import let_transforms_in
 from planner.replay.flow import Flow, Key
 from planner.replay.launches import watch_launches
-from planner.replay.record import OpRecord, finish_record, tensors_in, write_record
-from planner.replay.traits import Traits, traits_of
+from planner.replay.record import BegunRecord, OpRecord, begin_record, finish_record
+from planner.replay.run import without_graph
+from planner.replay.traits import traits_of
+from planner.replay.trees import all_on_tape, tensors_in
 from planner.replay.units import UnitNames
-from planner.replay.writer import all_on_tape, without_graph
 from planner.training_step.step import model_device
 
 _in_backward = torch._C._current_graph_task_id
@@ -152,9 +153,9 @@ class StepRecorder(TorchDispatchMode):
             out = self._timed(op, func, args, kwargs)
             record = None
         else:
-            record, written = write_record(self.flow, func, traits, args, kwargs)
+            begun = begin_record(self.flow, func, traits, args, kwargs)
             out = self._timed(op, func, args, kwargs)
-            self._finish(record, traits, written, args, out)
+            record = self._finish(begun, args, out)
         for tensor in tensors_in(out):
             lives.see(tensor)
         if not backward:
@@ -172,8 +173,8 @@ class StepRecorder(TorchDispatchMode):
         """Whether the flow of all tensors in here can be followed."""
         return all_on_tape(tree, {})
 
-    def _finish(self, record: OpRecord, traits: Traits, written: Any, args: Any, out: Any) -> None:
-        finish_record(self.flow, record, traits, written, args, out)
+    def _finish(self, begun: BegunRecord, args: Any, out: Any) -> OpRecord:
+        return finish_record(self.flow, begun, args, out, self._on_tape)
 
     def _phase(self) -> str:
         return "other" if self.backward_seen and not self.calls.stack else "forward"

@@ -1,4 +1,4 @@
-"""The probe: replays a segment while its originals are still there, and compares bit for bit.
+"""Replays a segment while its originals are still there, and compares bit for bit.
 
 Run when a plan is made, one segment at a time, within the memory of one segment. A replay that
 differs from the original but equals a second replay is wrong; one that also differs from a second
@@ -8,15 +8,25 @@ replay comes from a kernel that is not deterministic.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from planner.replay.flow import Arg, Key, rebuild
+from planner.replay.flow import Arg, Key
 from planner.replay.program import Program
+from planner.replay.replaying import replay_group
 from planner.replay.slicing import slice_segment
 from planner.replay.state import SegmentState
 from planner.replay.surroundings import run_below
 from planner.replay.traits import may_be_undefined
+from planner.replay.views import rebuild
+
+
+class Original(NamedTuple):
+    """A dropped tensor, kept for comparison with its replay."""
+
+    arg: Arg
+    tensor: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +46,13 @@ class Finding:
     deterministic: bool
 
 
-def audit(
-    state: SegmentState, program: Program, originals: dict[Key, tuple[Arg, torch.Tensor]]
-) -> Finding | None:
-    """Replay everything that a segment gives up and compare; returns the first difference."""
+def audit(state: SegmentState, program: Program, originals: dict[Key, Original]) -> Finding | None:
+    """Replay everything that a segment drops and compare; returns the first difference."""
     return run_below(state.surroundings, _compare, state, program, originals)
 
 
 def _compare(
-    state: SegmentState, program: Program, originals: dict[Key, tuple[Arg, torch.Tensor]]
+    state: SegmentState, program: Program, originals: dict[Key, Original]
 ) -> Finding | None:
     maker = {
         key: number
@@ -69,10 +77,10 @@ def _compare(
 def _replay(state: SegmentState, program: Program) -> dict[Key, torch.Tensor]:
     held = frozenset(program.sources)
     flow = [record.flow_op() for record in program.records]
-    slices = slice_segment(flow, program.handles, held)
+    slices = slice_segment(flow, program.dropped, held)
     env = {key: state.checked_source(key) for key in slices.sources}
     for group in slices.groups:
-        state.play(group, program.records, env, None)
+        replay_group(group, program.records, env, state.step_values, state.count)
     return env
 
 

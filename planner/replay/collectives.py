@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from planner.replay.record import tensors_in
+from planner.replay.trees import tensors_in
 
 NAMESPACES = frozenset(
     {

@@ -1,11 +1,12 @@
-"""Was memory written out of sight? Told by its content, where looking is cheap.
+"""Finds writes that no op reports by comparing the content of memory, on the CPU.
 
 Code outside torch (NumPy, C libraries, CPU extensions) writes into tensors without any op and
-without moving a version counter. While a tape or a profile is recorded, what ops make and what they
-read is summed up on the CPU; a sum that changed with no write seen is an UNSEEN WRITE (see `flow`).
+without moving a version counter. While a tape or a profile is recorded, checksums are taken of what
+ops make and read; a checksum that changed without an op that writes is an UNSEEN WRITE (see
+`flow`).
 
-Between forward and backward, what a replay will read is watched the same way: the whole of it after
-a recorded run, a few words of it after a followed one (`watch`).
+Between forward and backward, what a replay will read is checked the same way: all of it after a
+recorded run, a few words of it after a followed one (`sample`).
 """
 
 from __future__ import annotations
@@ -17,69 +18,75 @@ from typing import NamedTuple
 
 import torch
 
-LOOKS = 16
-"""Looks at one storage at most: a large buffer that is read in many small slices costs no more."""
+CHECKSUMS = 16
+"""Most checksums of one storage, so that a large buffer read in many small slices stays cheap."""
+
+
+class _Sealed(NamedTuple):
+    """A storage's checksum, and how many more may be taken of it."""
+
+    checksum: int
+    left: int
 
 
 class Contents:
     """Checksums of storages by slot."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, tuple[int, int]] = {}  # sum, looks left
+        self._sealed: dict[int, _Sealed] = {}
 
     def seal(self, slot: int, storage: torch.UntypedStorage) -> None:
-        """Take note of what a storage holds now."""
-        looks = self._sums[slot][1] - 1 if slot in self._sums else LOOKS
-        if looks > 0 and storage.device.type == "cpu":
-            self._sums[slot] = (_sum(storage), looks)
+        """Take the checksum of what a storage holds now."""
+        left = self._sealed[slot].left - 1 if slot in self._sealed else CHECKSUMS
+        if left > 0 and storage.device.type == "cpu":
+            self._sealed[slot] = _Sealed(_sum(storage), left)
         else:
-            self._sums.pop(slot, None)
+            self._sealed.pop(slot, None)
 
     def changed(self, slot: int, storage: torch.UntypedStorage) -> bool:
         """Whether a sealed storage holds something else now."""
-        found = self._sums.get(slot)
-        if found is None:
+        before = self._sealed.get(slot)
+        if before is None:
             return False
-        before, looks = found
-        if looks <= 0:
-            del self._sums[slot]
+        if before.left <= 0:
+            del self._sealed[slot]
             return False
         now = _sum(storage)
-        self._sums[slot] = (now, looks - 1)
-        return now != before
+        self._sealed[slot] = _Sealed(now, before.left - 1)
+        return now != before.checksum
 
 
-class Watch(NamedTuple):
-    """How to look at a tensor, and what was seen."""
+class Sample(NamedTuple):
+    """What was read of a tensor's content, and how to read it again."""
 
-    look: Callable[[torch.Tensor], int]
-    seen: int
+    read: Callable[[torch.Tensor], int]
+    value: int
 
 
-def watch(tensor: torch.Tensor, whole: bool) -> Watch | None:
-    """Take note of a tensor's content, or None where looking would cost a transfer.
+def sample(tensor: torch.Tensor, whole: bool) -> Sample | None:
+    """Return a sample of a tensor's content, or None where reading it would cost a transfer.
 
     Args:
         tensor: a plain tensor with memory of its own.
-        whole: sum all of it up where it fills its storage, else look at a few words.
+        whole: take the checksum of all of it where it fills its storage, else read a few words.
     """
     if not tensor.is_cpu:
         return None
     fills = whole and tensor.nbytes == tensor.untyped_storage().nbytes()
-    look = _whole if fills else _glance
-    return Watch(look, look(tensor))
+    read = _whole if fills else _few_words
+    return Sample(read, read(tensor))
 
 
 _word = ctypes.c_uint64.from_address
 
 
-def _glance(tensor: torch.Tensor) -> int:
+def _few_words(tensor: torch.Tensor) -> int:
     """Four words of a tensor; a write that changes all or most of it changes one of them."""
     storage = tensor.untyped_storage()
     size, address = storage.nbytes(), storage.data_ptr()
     if tensor.is_contiguous():
         start = int(tensor.storage_offset()) * tensor.element_size()
-        if start + tensor.nbytes > size:  # the memory was given back
+        if start + tensor.nbytes > size:  # the memory was freed
             return 0
         size, address = tensor.nbytes, address + start
     if not address:

@@ -1,8 +1,8 @@
-"""A probe that needs no memory: what is given up leaves a checksum for its replay.
+"""Checks replays without keeping originals: a dropped tensor leaves a checksum.
 
-The replay that backward asks for is held against it, in the thread where it serves. Where there
-is memory for originals, `audit` says more: which op differed first, and whether its kernel repeats
-itself.
+The replay is compared with it when backward unpacks the value, in backward's thread. Where there is
+memory for originals, `audit` says more: which op differed first, and whether its kernel is
+deterministic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.replay.audit import Finding
 from planner.replay.flow import Arg, Key
-from planner.replay.state import Handle, SegmentState
+from planner.replay.state import Placeholder, SegmentState
 from planner.replay.traits import may_be_undefined
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 2**22
 
 
-class CheckedHandle(Handle):
-    """A handle that knows the checksum of what it stands for, and whom to tell of a difference."""
+class CheckedPlaceholder(Placeholder):
+    """A placeholder with the checksum of what it stands for; differences go to the recipe."""
 
     __slots__ = ("digest", "recipe")
 
@@ -37,7 +37,7 @@ class CheckedHandle(Handle):
         self.digest, self.recipe = digest, recipe
 
     def value(self) -> torch.Tensor:
-        """Return what a replay made; tell the recipe if it is not what was given up."""
+        """Return what a replay made; report it to the recipe if it is not what was dropped."""
         found = self.state.value(self.arg)
         if digest(found) != self.digest:
             finding = self._finding(found)
@@ -46,9 +46,10 @@ class CheckedHandle(Handle):
         return found
 
     def _finding(self, found: torch.Tensor) -> Finding | None:
-        """What differs; None where the forward itself left other numbers (see `collectives`)."""
+        """What differs; None where the forward itself changed it later (see `collectives`)."""
         program = self.state.program
-        now = self.state.open_tape if program is None else program
+        now = self.state.open_run if program is None else program
+        assert now is not None
         record = next(
             record
             for record in now.records

@@ -1,4 +1,4 @@
-"""Which value is this tensor? Values are told apart by storage and version; views are geometry.
+"""Identifies values: a value is one version of one storage; a view is geometry on it.
 
 `Flow` is the slow, complete bookkeeping that the recorder of a profile and a recording tape share.
 The rules (named, and referred to by name elsewhere):
@@ -6,12 +6,12 @@ The rules (named, and referred to by name elsewhere):
 PINNED IDENTITY   a storage is known by its address, and a weak reference keeps that address from
                   being given to another storage while the flow is open.
 UNSEEN WRITE      a version counter that moved further than the writes seen, or memory whose
-                  content changed, means that something wrote out of sight: the content is a new
-                  value that comes from outside.
+                  content changed, means that code without an op wrote: the content is a new value
+                  that comes from outside.
 OWN COUNTER       some views (of `unsafe_split`) count versions on their own and lag behind; only
                   a counter that is ahead proves a write.
-BLANK MEMORY      memory from `empty` that is read before a write was seen was filled by code that
-                  no dispatcher sees; it comes from outside.
+BLANK MEMORY      memory from `empty` that is read before a write was seen was filled by code
+                  without an op; it comes from outside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from planner.errors import ReplayError
 from planner.replay.content import Contents
 
 Key = tuple[int, int]
@@ -35,8 +34,8 @@ class Arg(NamedTuple):
     """A tensor argument of a recorded op: the value, and the view through which it is read.
 
     `first` marks the first sight of a value from outside; `counter` is how far the tensor's
-    version counter stood above its value at first sight; `direct` tells that the view is the very
-    geometry of the tensor that holds the value, so that a replay can pass that tensor as it is.
+    version counter stood above its value at first sight; with `direct`, the view has the same
+    geometry as the tensor that holds the value, so that a replay can pass that tensor as it is.
     """
 
     slot: int
@@ -75,14 +74,14 @@ class Flow:
         self.external: list[bool] = []
         self.blank: set[int] = set()
         self.contents = Contents()
-        self.gone: set[Key] = set()  # outside values that were overwritten out of sight
+        self.gone: set[Key] = set()  # outside values that were overwritten without an op
         self.outside: dict[Key, tuple[Any, int]] = {}  # tensor, version when read
         self.relabelled = False  # the same bytes were seen under several meanings
         self.storages: dict[int, torch.UntypedStorage] = {}  # of outside values, as read
         self._shapes: dict[Key, tuple[object, ...]] = {}  # geometry of the tensor that holds it
 
     def read(self, tensor: torch.Tensor) -> Arg:
-        """Return the value that a plain strided tensor holds now; a stranger comes from outside."""
+        """Return the value that a plain strided tensor holds now; unknown storages are outside."""
         address = tensor.untyped_storage()._cdata
         slot = self.known.get(address)
         first = False
@@ -146,13 +145,33 @@ class Flow:
             self._shapes.pop(key, None)
 
     def overwritten(self, keys: Iterable[Key]) -> set[Key]:
-        """Which of these values from outside were overwritten out of sight since they were read."""
+        """Return which of these outside values were overwritten without an op after the read."""
         return {key for key in keys if key in self.outside and self._is_gone(key)}
 
     def _is_gone(self, key: Key) -> bool:
         slot, version = key
         latest = slot < len(self.version) and self.version[slot] == version
         return key in self.gone or (latest and self.contents.changed(slot, self.storages[slot]))
+
+    def restart(self) -> None:
+        """Begin the bookkeeping of versions anew, for the storages that a followed run entered."""
+        count = len(self.base)
+        self.bumps = [0] * count
+        self.version = [0] * count
+        external = {slot for slot, _ in self.outside}
+        self.external = [slot in external for slot in range(count)]
+
+    def catch_up(self, arg: Arg) -> None:
+        """Take a value that a followed run read as the newest of its storage."""
+        self.version[arg.slot] = max(self.version[arg.slot], arg.version)
+        self.bumps[arg.slot] = max(self.bumps[arg.slot], arg.counter)
+
+    def catch_up_write(self, new: Key) -> None:
+        """Take a value that a followed run wrote as the newest of its storage."""
+        slot, version = new
+        self.blank.discard(slot)
+        self.version[slot] = version
+        self.bumps[slot] += 1
 
     def roll_back(self, slots: int) -> None:
         """Forget the storages beyond the first `slots`, seen in a comparison that failed."""
@@ -238,45 +257,3 @@ def _shape(tensor: torch.Tensor) -> tuple[object, ...]:
 def bits_of(tensor: torch.Tensor) -> int:
     """Return 1 for a conjugated view, plus 2 for a negated one."""
     return int(tensor.is_conj()) + 2 * int(tensor.is_neg())
-
-
-def copy_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same geometry on a copy of the whole storage."""
-    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    storage = tensor.untyped_storage().clone()
-    return copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
-
-
-def rebuild(base: torch.Tensor, arg: Arg) -> Any:
-    """Return the view `arg` of the storage of `base`, the tensor that holds the value."""
-    if arg.direct:
-        return base
-    if base.dtype is arg.dtype and not base.is_conj() and not base.is_neg():
-        return _with_bits(base.as_strided(arg.size, arg.stride, arg.offset), arg.bits)
-    return on_storage(base.untyped_storage(), arg)
-
-
-def on_storage(storage: torch.UntypedStorage, arg: Arg) -> torch.Tensor:
-    """Return the view `arg` of a storage."""
-    _check_extent(storage, arg)
-    view = torch.empty(0, dtype=arg.dtype, device=storage.device)
-    return _with_bits(view.set_(storage, arg.offset, arg.size, arg.stride), arg.bits)
-
-
-def _with_bits(view: torch.Tensor, bits: int) -> torch.Tensor:
-    if bits & 1:
-        view = torch._conj(view)
-    return torch._neg_view(view) if bits & 2 else view
-
-
-def _check_extent(storage: torch.UntypedStorage, arg: Arg) -> None:
-    """`set_` would grow a storage that is too small; refuse instead."""
-    last = arg.offset + sum((n - 1) * s for n, s in zip(arg.size, arg.stride, strict=True) if n)
-    need = (last + 1) * arg.dtype.itemsize if 0 not in arg.size else 0
-    if need > storage.nbytes():
-        raise ReplayError(
-            "a tensor that a replay made is smaller than the one that backward needs",
-            numbers=f"{storage.nbytes()} bytes made, {need} needed",
-            cause="a setting that shapes results (the default dtype) changed within a segment",
-            fix="exclude the unit from the plan: planner.plan(..., save=[...])",
-        )

@@ -1,8 +1,8 @@
 """A recorded segment, ready to be followed and replayed.
 
-A `Program` is what one run of a segment taught: its ops, what autograd packed and when, which of
-it is given up, and the groups of ops that make the given-up values again. Later runs of the same
-segment are checked against it op by op.
+A `Program` is what is known of a segment from one run: its ops, what autograd packed and when,
+which of it is dropped, and the groups of ops that make the dropped values again. Later runs of the
+same segment are compared with it op by op.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from planner.replay.slicing import Group, slice_segment
 
 
 class Pack(NamedTuple):
-    """One tensor that autograd packed: before op number `at`, this view; given up or not.
+    """One tensor that autograd packed: before op number `at`, this view; dropped or not.
 
-    `slots` is the number of storages known before it; `stays` tells that whatever comes in this
-    place stays with autograd, so that it need not be compared.
+    `slots` is the number of storages known before it; with `stays`, any tensor in this place is
+    kept by autograd, so that it need not be compared.
     """
 
     at: int
@@ -28,6 +28,13 @@ class Pack(NamedTuple):
     dropped: bool
     slots: int
     stays: bool
+
+
+class PathStep(NamedTuple):
+    """A record, and whether following it takes more than running the op (`busy`)."""
+
+    record: OpRecord
+    busy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,12 @@ class Program:
         sources: held values that some group reads.
         source_uses: how many groups read each source.
         cell_uses: how many groups read each value that another group delivers.
-        handles: how many packs gave up each value.
+        dropped: how many packs dropped each value.
         replayed: numbers of ops that some group runs.
         draws: those of them that draw: they need the generator's state.
-        statistics: sources that a kernel may change without saying so.
-        path: the records, each with whether a followed run must do more for it than run it and
-            note its one result.
+        statistics: sources that a kernel may change without declaring it.
+        path: the records, each with whether a followed run does more for it than run it and
+            enter its one result.
         copied: op numbers before which an outside value is copied since the op overwrites it,
             with the values to copy.
     """
@@ -59,17 +66,17 @@ class Program:
     sources: tuple[Key, ...]
     source_uses: dict[Key, int]
     cell_uses: dict[Key, int]
-    handles: dict[Key, int]
+    dropped: dict[Key, int]
     replayed: frozenset[int]
     draws: frozenset[int]
     statistics: tuple[Key, ...]
     copied: dict[int, tuple[Key, ...]]
-    path: tuple[tuple[OpRecord, bool], ...]
+    path: tuple[PathStep, ...]
 
     @property
     def drops(self) -> bool:
-        """Whether anything is given up at all."""
-        return bool(self.handles)
+        """Whether anything is dropped at all."""
+        return bool(self.dropped)
 
 
 def compile_program(
@@ -84,12 +91,12 @@ def compile_program(
         held: values made inside that stay in memory and may serve as sources.
         cuts: (op number, depth) pairs, see `slice_segment`.
     """
-    handles: dict[Key, int] = {}
+    dropped: dict[Key, int] = {}
     for pack in packs:
         if pack.dropped:
-            handles[pack.arg.key] = handles.get(pack.arg.key, 0) + 1
+            dropped[pack.arg.key] = dropped.get(pack.arg.key, 0) + 1
     last = {pack.arg.key: pack.at for pack in packs if pack.dropped}
-    slices = slice_segment([r.flow_op() for r in records], handles, held, cuts, last)
+    slices = slice_segment([r.flow_op() for r in records], dropped, held, cuts, last)
     replayed = frozenset(step.op for group in slices.groups for step in group.steps)
     sources = slices.sources
     draws = frozenset(number for number in replayed if records[number].random)
@@ -102,12 +109,12 @@ def compile_program(
         sources,
         _count(key for group in slices.groups for key in group.sources),
         _count(key for group in slices.groups for key in group.cells),
-        handles,
+        dropped,
         replayed,
         draws,
         tuple(k for number in replayed for k in records[number].statistics if k in sources),
         copied,
-        tuple((r, _is_busy(r) or n in draws or n in copied) for n, r in enumerate(records)),
+        tuple(PathStep(r, _is_busy(r) or n in draws or n in copied) for n, r in enumerate(records)),
     )
 
 

@@ -1,73 +1,89 @@
-"""What the plan wants of a segment, and what earlier runs of it taught."""
+"""One segment over all its runs: what the plan says of it, and what earlier runs taught."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from planner.errors import ReplayError
 from planner.replay.program import Program
+from planner.replay.replaying import ReplayCount
 
 if TYPE_CHECKING:
     from planner.replay.audit import Finding
 
 
 Namer = Callable[[str, str], str]
-"""Gives the next op its address; told the address that it had before, or "" for a new op."""
+"""Returns the next op's address; given the address that it had before, or "" for a new op."""
+
+Check = Literal["none", "originals", "checksums", "checksums of the first run"]
+"""How replays are checked: against the originals when the segment closes (see `audit`), or against
+checksums in backward (see `digest`), which may end with the first run that is remembered; then a
+difference is an error, since nobody reads `findings`."""
+
+LIMIT = 8
+"""Recorded variants kept per segment."""
 
 
+@dataclass(slots=True, eq=False)
 class Recipe:
     """One segment, over all its runs.
 
     Attributes:
         name: label for errors.
-        address: returns a function that names ops in the order in which they are recorded, or None
-            when the plan names no ops.
-        keeps: tells whether the plan keeps output `number` of the op at an address.
-        keep_all: record only, give nothing up.
+        count: counts replayed ops; one for all segments of an applied plan.
+        keeps: whether the plan keeps output `number` of the op at an address.
+        keep_all: record only, drop nothing.
         cut_depths: depth by address of the ops before which the replay is cut.
+        address: returns a function that names ops in the order in which they are recorded, or None
+            when neither the plan nor a check names ops.
+        check: how replays are checked.
         programs: recorded variants (shapes, modes, branches), the last used first.
-        audits: whether each run is audited when it closes (see `audit`).
-        digests: whether what is given up leaves a checksum for its replay (see `digest`).
-        only_first: whether checksums end with the first run that is remembered, and a difference is
-            an error, since nobody looks at `findings`.
-        findings: what audits and checksums found.
-        replayed: counts replayed ops; one counter for all segments of an applied plan.
+        findings: differences that checks found.
     """
 
-    LIMIT = 8  # recorded variants kept per segment
+    name: str
+    count: ReplayCount = field(default_factory=ReplayCount)
+    keeps: Callable[[str, int], bool] | None = None
+    keep_all: bool = False
+    cut_depths: Mapping[str, int] = field(default_factory=dict)
+    address: Callable[[], Namer] | None = None
+    check: Check = "none"
+    programs: list[Program] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
-    def __init__(self, name: str, replayed: list[int] | None = None) -> None:
-        self.name = name
-        self.address: Callable[[], Namer] | None = None
-        self.keeps: Callable[[str, int], bool] | None = None
-        self.keep_all = False
-        self.cut_depths: dict[str, int] = {}
-        self.audits = self.digests = self.only_first = False
-        self.findings: list[Finding] = []
-        self.programs: list[Program] = []
-        self.replayed = replayed if replayed is not None else [0]
+    @property
+    def checks_originals(self) -> bool:
+        """Whether dropped tensors are kept until the segment closes, to compare replays."""
+        return self.check == "originals"
+
+    @property
+    def checks_checksums(self) -> bool:
+        """Whether dropped tensors leave a checksum."""
+        return self.check in ("checksums", "checksums of the first run")
 
     def differs(self, finding: Finding) -> None:
-        """Take note of a replay that is not what was given up.
+        """Note a replay that differs from what was dropped.
 
         Raises:
-            ReplayError: nobody would look at a note.
+            ReplayError: nobody reads notes.
         """
-        if not self.only_first:
+        if self.check == "checksums":
             self.findings.append(finding)
             return
         raise ReplayError(
-            f"segment {self.name}: a replay of {finding.op} gives other numbers than the forward",
+            f"segment {self.name}: a replay of {finding.op} differs from the forward",
             numbers=f"at {finding.address}" if finding.address else "",
-            cause="a kernel that does not repeat itself, or that writes or draws out of sight",
-            fix="make a plan with planner.plan(model, ...), which leaves such units out by name",
+            cause="a kernel that is not deterministic, or that writes or draws undeclared",
+            fix="make a plan with planner.plan(model, ...), which excludes such units by name",
             unit=self.name,
         )
 
     def learned(self, program: Program) -> None:
         """Put a program first among the variants."""
-        self.digests = self.digests and not self.only_first
+        if self.check == "checksums of the first run":
+            self.check = "none"
         if not self.programs or self.programs[0] is not program:
             others = [p for p in self.programs if p is not program]
-            self.programs[:] = [program, *others][: self.LIMIT]
+            self.programs[:] = [program, *others][:LIMIT]

@@ -1,54 +1,51 @@
-"""What one run of a segment leaves behind for backward, and the replay itself.
+"""What one run of a segment leaves behind for backward.
 
-Autograd's graph holds `Handle`s in place of the tensors that were given up; a handle holds the
-run's `SegmentState`; the state holds the sources. Nothing points the other way, so that everything
-goes with the graph.
+Autograd's graph holds `Placeholder`s instead of the tensors that were dropped; a placeholder holds
+the run's `SegmentState`; the state holds the sources. Nothing points the other way, so that
+everything goes with the graph.
 
 Freeing follows backward: a group's sources go as soon as its replay has used them (unless the
-graph is to be kept), a replayed value goes with the last handle that asks for it, and a handle
-goes when autograd releases the node that saved it.
+graph is to be kept), a replayed value goes with the last placeholder that needs it, and a
+placeholder goes when autograd releases the node that saved it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
-from planner.errors import ReplayError
-from planner.replay.content import Watch
-from planner.replay.flow import Arg, Key, copy_storage, rebuild
-from planner.replay.program import Program
-from planner.replay.record import OpRecord, build_tree, tensors_in
-from planner.replay.slicing import Group
-from planner.replay.surroundings import Surroundings, run_below, run_chosen
-from planner.replay.traits import Random, generator_of
-
-OVERWRITTEN = -1
-"""Version of a source whose memory was overwritten out of sight: it cannot be used."""
-
-GIVEN_BACK = -2
-"""Version of a source whose memory was freed before the segment closed: whether the same numbers
-will be there again when backward asks is not known."""
+from planner.replay.content import sample
+from planner.replay.flow import Arg, Key
+from planner.replay.program import Pack, Program
+from planner.replay.record import OpRecord
+from planner.replay.replaying import ReplayCount, StepValues, replay_group
+from planner.replay.sources import Delivered, Source, checked_delivery, checked_source, version_of
+from planner.replay.surroundings import Surroundings, run_below
+from planner.replay.views import rebuild
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-class Source(NamedTuple):
-    """A held value that a replay reads, as the forward left it.
+class OpenRun(Protocol):
+    """A run that is still open, as its state sees it."""
 
-    `version` is None for a copy, which nobody else can write into.
-    """
+    @property
+    def records(self) -> Sequence[OpRecord]:
+        """The ops so far."""
 
-    tensor: torch.Tensor
-    version: int | None
-    seen: Watch | None
+    @property
+    def packs(self) -> Sequence[Pack]:
+        """What autograd packed so far."""
+
+    def value_now(self, key: Key) -> torch.Tensor:
+        """Replay a dropped value while the segment is still open."""
 
 
-class Handle:
-    """Stands in autograd's graph for one tensor that was given up."""
+class Placeholder:
+    """Stands in autograd's graph for one tensor that was dropped."""
 
     __slots__ = ("arg", "key", "state")
 
@@ -58,7 +55,7 @@ class Handle:
         self.key = key
 
     def __del__(self) -> None:
-        if hasattr(self, "key"):  # else an interrupt hit its making
+        if hasattr(self, "key"):  # else an interrupt came while it was made
             self.state.forget(self.key)
 
 
@@ -67,294 +64,146 @@ class SegmentState:
 
     Attributes:
         name: the segment's label, for errors.
-        replayed_ops: counts replayed ops (shared by all runs of an applied plan).
+        count: counts replayed ops (shared by all runs of an applied plan).
+        program: what the run taught or followed; None while it is open.
+        open_run: the run while it is open.
+        sources: values that replays read.
+        step_values: what replays need of this run beside the program.
+        delivered: values that a replay made and that are still needed.
+        placeholders: how many placeholders there are of each dropped value.
+        servings: how often each delivered value was unpacked, when the graph is kept.
     """
 
     __slots__ = (
-        "cell_uses",
-        "surroundings",
-        "counter",
-        "done",
-        "left",
-        "lock",
-        "made",
-        "memo",
-        "name",
-        "open_tape",
-        "overrides",
-        "program",
-        "rng",
-        "source_uses",
-        "sources",
-        "served",
+        "_cell_uses",
+        "_lock",
+        "_replayed_groups",
+        "_source_uses",
         "__weakref__",
+        "count",
+        "delivered",
+        "name",
+        "open_run",
+        "placeholders",
+        "program",
+        "servings",
+        "sources",
+        "step_values",
+        "surroundings",
     )
 
-    def __init__(self, name: str, counter: list[int]) -> None:
+    def __init__(self, name: str, count: ReplayCount) -> None:
         self.name = name
-        self.counter = counter
-        self.lock = threading.RLock()
+        self.count = count
         self.surroundings = Surroundings.here()
         self.program: Program | None = None
-        self.open_tape: Any = None
+        self.open_run: OpenRun | None = None
         self.sources: dict[Key, Source] = {}
-        self.rng: dict[int, torch.Tensor] = {}
-        self.overrides: dict[int, tuple[Any, Any]] = {}
-        self.memo: dict[Key, torch.Tensor] = {}
-        self.made: dict[Key, int] = {}  # versions of what is in `memo`
-        self.left: dict[Key, int] = {}
-        self.served: dict[Key, int] = {}
-        self.source_uses: dict[Key, int] = {}
-        self.cell_uses: dict[Key, int] = {}
-        self.done: set[int] = set()
+        self.step_values = StepValues()
+        self.delivered: dict[Key, Delivered] = {}
+        self.placeholders: dict[Key, int] = {}
+        self.servings: dict[Key, int] = {}
+        self._source_uses: dict[Key, int] = {}
+        self._cell_uses: dict[Key, int] = {}
+        self._replayed_groups: set[int] = set()
+        self._lock = threading.RLock()
 
-    def bind(self, program: Program) -> None:
-        """Attach the program once the segment is closed; `sources` is filled by the tape."""
+    def close(self, program: Program, sources: dict[Key, Source]) -> None:
+        """Attach the program and what its replays read, once the segment is closed."""
+        self.open_run = None
         self.program = program
-        self.source_uses = dict(program.source_uses)
-        self.cell_uses = dict(program.cell_uses)
+        self.sources = sources
+        self._source_uses = dict(program.source_uses)
+        self._cell_uses = dict(program.cell_uses)
 
-    def hold(self, key: Key, base: torch.Tensor) -> None:
-        """Serve a value that was given up from this tensor, as long as a handle asks for it."""
-        if self.left.get(key, 0) > 0:
-            self.memo[key], self.made[key] = base, version_of(base)
+    def add_placeholder(self, key: Key) -> None:
+        """Count one more placeholder of a dropped value."""
+        self.placeholders[key] = self.placeholders.get(key, 0) + 1
+
+    def deliver(self, key: Key, tensor: torch.Tensor) -> None:
+        """Serve a dropped value from this tensor, as long as anything needs it."""
+        uses = self._cell_uses.get(key, 0)
+        if uses > 0 or self.placeholders.get(key, 0) > 0:
+            content = sample(tensor, whole=False) if uses > 0 else None
+            self.delivered[key] = Delivered(tensor, version_of(tensor), content)
 
     def forget(self, key: Key) -> None:
-        """A handle of this value is gone."""
-        left = self.left.get(key, 0) - 1
-        self.left[key] = left
-        if left <= 0 and self.cell_uses.get(key, 0) <= 0:
-            self.memo.pop(key, None)
+        """A placeholder of this value is gone."""
+        left = self.placeholders.get(key, 0) - 1
+        self.placeholders[key] = left
+        if left <= 0 and self._cell_uses.get(key, 0) <= 0:
+            self.delivered.pop(key, None)
 
     def value(self, arg: Arg) -> torch.Tensor:
-        """Return the tensor that a handle stands for, replaying its group if need be."""
-        key = (arg[0], arg[1])
-        base = self.memo.get(key)
-        if base is not None and version_of(base) != self.made[key]:
-            raise self._spoiled(base, self.made[key])
-        if base is not None and not self.served:
-            there: torch.Tensor = rebuild(base, arg)
+        """Return the tensor that a placeholder stands for, replaying its group if need be."""
+        key = (arg.slot, arg.version)
+        found = self.delivered.get(key)
+        if found is not None and not self.servings:
+            there: torch.Tensor = rebuild(checked_delivery(self.name, found), arg)
             return there
-        with self.lock:
-            base = self.memo.get(key)
-            if base is None:
+        with self._lock:
+            found = self.delivered.get(key)
+            if found is None:
                 base = run_below(self.surroundings, self._make, key)
+            else:
+                base = checked_delivery(self.name, found)
             view: torch.Tensor = rebuild(base, arg)
-            if self.served:
+            if self.servings:
                 self._count_serving(key)
             return view
 
-    def _spoiled(self, base: torch.Tensor, made: int) -> ReplayError:
-        return ReplayError(
-            f"segment {self.name}: a tensor of shape {tuple(base.shape)} that backward needs was "
-            "modified in place during backward",
-            numbers=f"version {base._version} found, version {made} expected",
-            cause="a backward function or a hook wrote into a tensor that autograd had saved",
-            fix="clone the tensor before writing",
-            unit=self.name,
-        )
-
-    def _make(self, key: Key) -> torch.Tensor:
-        if self.program is None:
-            made: torch.Tensor = self.open_tape.value_now(self, key)
-            return made
-        self._run(self.program.owner[key], _keeps_graph())
-        return self.memo[key]
-
-    def _count_serving(self, key: Key) -> None:
-        """When the graph is kept, a value goes after each handle has been served once."""
-        if key in self.served:
-            self.served[key] += 1
-            if self.served[key] >= self.left.get(key, 0) and self.cell_uses.get(key, 0) <= 0:
-                del self.served[key]
-                self.memo.pop(key, None)
-
-    def _run(self, number: int, keep_graph: bool) -> None:
-        program = self.program
-        assert program is not None
-        group = program.groups[number]
-        env: dict[Key, torch.Tensor] = {}
-        for key in group.sources:
-            env[key] = self.checked_source(key)
-        for key in group.cells:
-            if key not in self.memo:
-                self._run(program.owner[key], keep_graph)
-            env[key] = self.memo[key]
-        if keep_graph or number in self.done:
-            self.play(group, program.records, env, None)
-        else:
-            self.done.add(number)
-            self.play(group, program.records, env, self)
-        for key in group.makes:
-            if self.left.get(key, 0) > 0 or self.cell_uses.get(key, 0) > 0:
-                self.memo[key] = env[key]
-                self.made[key] = version_of(env[key])
-                if keep_graph:
-                    self.served[key] = 0
-
     def release(self, key: Key) -> None:
         """One group is done with a source or a cell of another group."""
-        uses = self.source_uses.get(key)
+        uses = self._source_uses.get(key)
         if uses is not None:
-            self.source_uses[key] = uses - 1
+            self._source_uses[key] = uses - 1
             if uses <= 1:
                 self.sources.pop(key, None)
             return
-        uses = self.cell_uses.get(key)
+        uses = self._cell_uses.get(key)
         if uses is not None:
-            self.cell_uses[key] = uses - 1
-            if uses <= 1 and self.left.get(key, 0) <= 0:
-                self.memo.pop(key, None)
+            self._cell_uses[key] = uses - 1
+            if uses <= 1 and self.placeholders.get(key, 0) <= 0:
+                self.delivered.pop(key, None)
 
     def checked_source(self, key: Key) -> torch.Tensor:
-        """Return a held source, or raise when it was modified since the forward read it."""
-        held = self.sources.get(key)
-        if held is None:
-            raise ReplayError(
-                f"segment {self.name}: a value that its replay needs is gone",
-                cause="backward ran twice through a graph that was not kept",
-                fix="pass retain_graph=True to the first backward",
-                unit=self.name,
-            )
-        tensor, version, seen = held
-        gone = tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
-        if version == GIVEN_BACK or gone:
-            raise ReplayError(
-                f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
-                "its replay reads was given back",
-                cause="a sharding wrapper freed a gathered parameter before this backward",
-                fix="let no segment reach across the edge of a wrapped unit, or exclude the unit "
-                f"from the plan: planner.plan(..., save=[{self.name!r}])",
-                unit=self.name,
-            )
-        if version == OVERWRITTEN:
-            raise ReplayError(
-                f"segment {self.name}: the memory of a tensor of shape {tuple(tensor.shape)} that "
-                "its replay reads was overwritten during the forward",
-                cause="code that torch does not see wrote into it (NumPy, a C library)",
-                fix=f"exclude the unit from the plan: planner.plan(..., save=[{self.name!r}])",
-                unit=self.name,
-            )
-        if version is not None and tensor._version != version:
-            raise ReplayError(
-                f"segment {self.name}: a tensor of shape {tuple(tensor.shape)} that its replay "
-                "reads was modified in place after the forward",
-                numbers=f"version {tensor._version} found, version {version} expected",
-                cause="code outside the segment wrote into it (an in-place op, an optimizer step)",
-                fix=f"exclude the unit from the plan: planner.plan(..., save=[{self.name!r}])",
-                unit=self.name,
-            )
-        if seen is not None and seen.look(tensor) != seen.seen:
-            raise ReplayError(
-                f"segment {self.name}: a tensor of shape {tuple(tensor.shape)} that its replay "
-                "reads holds other numbers than in the forward",
-                numbers=f"version {tensor._version} then and now",
-                cause="it was written out of torch's sight (through `.data`, NumPy, a C library)",
-                fix="write into it after the backward, or exclude the unit from the plan: "
-                f"planner.plan(..., save=[{self.name!r}])",
-                unit=self.name,
-            )
-        return tensor
+        """Return a held source; raises when it was modified since the forward read it."""
+        return checked_source(self.name, self.sources.get(key))
 
-    def play(
-        self,
-        group: Group[Key],
-        records: tuple[OpRecord, ...] | list[OpRecord],
-        env: dict[Key, torch.Tensor],
-        releasing: SegmentState | None,
-    ) -> None:
-        """Run a group's steps on `env` (value -> base tensor), freeing as it goes."""
-        borrowed = {*group.sources, *group.cells} if releasing is not None else ()
-        for step in group.steps:
-            record = records[step.op]
-            originals = {key: env[key] for key in step.copies} if step.copies else None
-            for key in step.copies:
-                env[key] = copy_storage(env[key])
-            if record.plain and not self.overrides:
-                args = [
-                    (env[a[0], a[1]] if a[10] else rebuild(env[a[0], a[1]], a))
-                    if type(a) is Arg
-                    else a
-                    for a in record.args
-                ]
-                out = record.call(*args)
-                del args
-            else:
-                out = self._call(record, step.op, env)
-            for old, new in record.writes:
-                env[new] = env[old]
-            if originals:
-                env.update(originals)
-            if type(out) is torch.Tensor:
-                if record.makes:
-                    env[record.makes[0]] = out
-            else:
-                # Not strict: an op recorded under `no_grad` may return one more tensor now.
-                for slot, made in zip(record.outs, tensors_in(out), strict=False):
-                    if slot >= 0:
-                        env[slot, 0] = made
-                        del made
-            del out
-            for key in step.frees:
-                env.pop(key, None)
-                if releasing is not None and key in borrowed:
-                    releasing.release(key)
-        self.counter[0] += len(group.steps)
+    def _make(self, key: Key) -> torch.Tensor:
+        if self.program is None:
+            assert self.open_run is not None
+            return self.open_run.value_now(key)
+        self._run(self.program, self.program.owner[key], _keeps_graph())
+        return self.delivered[key].tensor
 
-    def _call(self, record: OpRecord, number: int, env: dict[Key, torch.Tensor]) -> Any:
-        """Run an op with lists, keywords, a generator, choices or numbers of this step's own."""
+    def _count_serving(self, key: Key) -> None:
+        """When the graph is kept, a value goes after each placeholder has been served once."""
+        if key in self.servings:
+            self.servings[key] += 1
+            enough = self.servings[key] >= self.placeholders.get(key, 0)
+            if enough and self._cell_uses.get(key, 0) <= 0:
+                del self.servings[key]
+                self.delivered.pop(key, None)
 
-        def tensor(arg: Arg) -> Any:
-            return rebuild(env[arg.key], arg)
+    def _run(self, program: Program, number: int, keep_graph: bool) -> None:
+        """Replay a group, and before it the groups that make what it reads."""
+        group = program.groups[number]
+        env = {key: self.checked_source(key) for key in group.sources}
+        for key in group.cells:
+            env[key] = self._cell(program, key, keep_graph)
+        last = not keep_graph and number not in self._replayed_groups
+        if last:
+            self._replayed_groups.add(number)
+        release = self.release if last else None
+        replay_group(group, program.records, env, self.step_values, self.count, release)
+        for key in group.makes:
+            self.deliver(key, env[key])
+            if keep_graph and key in self.delivered:
+                self.servings[key] = 0
 
-        func = record.func
-        if record.again is not None:
-            func, args, kwargs = record.again
-        else:
-            args, kwargs = self.overrides.get(number, (record.args, record.kwargs))
-        built = [build_tree(a, tensor) for a in args]
-        named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
-
-        def run() -> Any:
-            if record.random:
-                return _redraw(record, built, named, self.rng[number])
-            return func(*built, **named)
-
-        return run() if record.choices is None else run_chosen(record.choices, run)
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """Return a tensor's version; those made in inference mode have none."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:
-    """Run a random op on the generator state that the forward drew from."""
-    where = record.generator
-    if where is None:
-        generator = generator_of(record.device)
-    else:
-        generator = args[where] if isinstance(where, int) else kwargs[where]
-    with _drawing:
-        now, new, put = _exchange(generator, state)
-        try:
-            put(new)
-            return record.func(*args, **kwargs)
-        finally:
-            put(now)
-
-
-_drawing = threading.RLock()  # devices replay in threads of their own, and may share a generator
-
-
-def _exchange(generator: Random, state: torch.Tensor) -> tuple[Any, Any, Callable[[Any], object]]:
-    """Return what a generator holds, what it shall hold for a replay, and how to put it there.
-
-    CUDA's takes the place of another and goes back as it was: told a state, it would have cuDNN
-    draw new seeds for the dropout of recurrent layers.
-    """
-    if isinstance(generator, torch.Generator) and generator.device.type == "cuda":
-        other = generator.clone_state()
-        other.set_state(state)
-        return generator.graphsafe_get_state(), other, generator.graphsafe_set_state
-    return generator.get_state(), state, generator.set_state
+    def _cell(self, program: Program, key: Key, keep_graph: bool) -> torch.Tensor:
+        """Return a value that another group makes."""
+        if key not in self.delivered:
+            self._run(program, program.owner[key], keep_graph)
+        return checked_delivery(self.name, self.delivered[key])

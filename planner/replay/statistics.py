@@ -1,8 +1,9 @@
-"""Copy on write across segments, for memory that kernels update without saying so.
+"""Copies running statistics that a waiting replay needs before another segment updates them.
 
 Batch norm in evaluation mode reads its running statistics, and a replay of that forward reads them
-again. A training forward of the same module in between changes them without moving a version. So a
-run that waits for its backward is told before such a kernel runs, and copies what it still needs.
+again. A training forward of the same module in between changes them without moving a version. So
+closed runs register here until their backward, and copy what they need when such a kernel is about
+to run.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from weakref import WeakSet
 
 import torch
 
-from planner.replay.flow import copy_storage
 from planner.replay.program import Program
-from planner.replay.state import SegmentState, Source
+from planner.replay.sources import Source
+from planner.replay.state import SegmentState
+from planner.replay.views import copy_storage
 
 _waiting: dict[int, WeakSet[SegmentState]] = {}  # by address of the statistics' storage
 _lock = threading.Lock()
 
 
 def wait_for_backward(state: SegmentState, program: Program) -> None:
-    """Note a closed run whose replays read statistics."""
+    """Register a closed run whose replays read statistics."""
     for key in program.statistics:
         source = state.sources[key]
         if source.version is not None:
@@ -31,7 +33,7 @@ def wait_for_backward(state: SegmentState, program: Program) -> None:
 
 
 def about_to_change(tensor: torch.Tensor) -> None:
-    """A kernel that does not say so is about to write into this tensor's memory."""
+    """Copy a statistic for all registered runs: a kernel is about to update it."""
     address = tensor.untyped_storage()._cdata
     if address not in _waiting:
         return

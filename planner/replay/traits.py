@@ -97,7 +97,7 @@ class Traits:
         unversioned: writes without moving version counters while a dispatch mode is on.
         copies: may copy between devices without waiting.
         needs_statistics: takes the dtype of the statistics for the one to compute in.
-        tells_writes: what it writes is in its schema, or in the tables here.
+        declares_writes: what it writes is in its schema, or in the tables here.
         changes_argument: position of a tensor in which the kernel keeps its random state, unsaid.
     """
 
@@ -115,7 +115,7 @@ class Traits:
     copies: bool = False
     needs_statistics: bool = False
     changes_argument: int | None = None
-    tells_writes: bool = False
+    declares_writes: bool = False
 
 
 _OPAQUE = Traits(False, True, (), (), False, False)
@@ -176,7 +176,7 @@ def _read(func: Any) -> Traits:
         unversioned=mutable and schema.name.startswith("aten::_foreach_"),
         copies=schema.name in ("aten::_to_copy", "aten::copy_"),
         needs_statistics="gather_stats" in schema.name,
-        tells_writes=func.namespace in SEEN_NAMESPACES and schema.name not in _REWIRES,
+        declares_writes=func.namespace in SEEN_NAMESPACES and schema.name not in _REWIRES,
         changes_argument=_CHANGES_ARGUMENT.get(schema.name),
     )
 

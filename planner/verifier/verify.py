@@ -45,7 +45,7 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
         memory = measure_both(step)
         if plain is None:
             runtime.audit(by_digest=True)
-        results = [run_for_results(step, lambda: runtime.replayed[0]) for _ in range(2)]
+        results = [run_for_results(step, lambda: runtime.replayed.ops) for _ in range(2)]
         forwards = count_forwards(step)
     compared = plain or results
     equal = [same_results(compared[0], planned) for planned in results]

@@ -234,7 +234,7 @@ def test_an_error_in_a_replay(
     error: BaseException, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel fails while it is replayed (out of memory, say); the next step works."""
-    from planner.replay import state
+    from planner.replay import replaying
 
     model, planned = pair()
     torch.manual_seed(4)
@@ -252,7 +252,7 @@ def test_an_error_in_a_replay(
         raise again(error)
 
     with monkeypatch.context() as patch:
-        patch.setattr(state, "_redraw", failing)
+        patch.setattr(replaying, "_redraw", failing)
         with pytest.raises(type(error)):
             loss.backward()
     assert calls

@@ -21,7 +21,7 @@ import planner
 from planner.errors import InvalidInputsError, InvalidModelError, ReplayError
 from planner.memory.meter import meter_for, step_tensors
 from planner.online.recompute_all import block_spans
-from planner.replay import digest, state
+from planner.replay import digest, replaying
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +107,8 @@ def test_a_replay_that_differs_ends_the_training(monkeypatch: pytest.MonkeyPatch
     model, rows = stack(), batches()
     with planner.apply(model, budget_mb=budget_of(train(stack(), rows)) / MIB) as handle:
         with monkeypatch.context() as patched:
-            patched.setattr(state, "_redraw", forgetful)
-            with pytest.raises(ReplayError, match="gives other numbers than the forward") as raised:
+            patched.setattr(replaying, "_redraw", forgetful)
+            with pytest.raises(ReplayError, match="differs from the forward") as raised:
                 mean_square(model, rows[0]).backward()
         assert "segment 4" in str(raised.value) and "planner.plan(model" in str(raised.value)
         model.zero_grad()

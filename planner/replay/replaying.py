@@ -1,0 +1,157 @@
+"""Runs the ops of a replay group again, on held values, freeing as it goes.
+
+Called by a segment's state when backward needs a dropped value, by the audit, and by an open tape
+when a gradient is asked for inside a segment. All of them call it below autograd.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from planner.replay.flow import Arg, Key
+from planner.replay.record import Call, OpRecord
+from planner.replay.slicing import Group
+from planner.replay.surroundings import run_chosen
+from planner.replay.traits import Random, generator_of
+from planner.replay.trees import build_tree, tensors_in
+from planner.replay.views import copy_storage, rebuild
+
+Env = dict[Key, torch.Tensor]
+"""The tensor that holds each value while a group runs."""
+
+
+@dataclass(slots=True)
+class ReplayCount:
+    """How many ops were replayed; one for all segments of an applied plan."""
+
+    ops: int = 0
+
+
+@dataclass(slots=True)
+class StepValues:
+    """What one run of a segment had that its program does not know, by op number.
+
+    Attributes:
+        generator_states: the state that a random op drew from.
+        calls: ops with numbers of this step's own (`x * self.alpha`).
+    """
+
+    generator_states: dict[int, torch.Tensor] = field(default_factory=dict)
+    calls: dict[int, Call] = field(default_factory=dict)
+
+
+def replay_group(
+    group: Group[Key],
+    records: Sequence[OpRecord],
+    env: Env,
+    values: StepValues,
+    count: ReplayCount,
+    release: Callable[[Key], None] | None = None,
+) -> None:
+    """Run a group's ops on `env`, which holds its sources and cells, and then what it makes.
+
+    Args:
+        values: what this run of the segment had of its own.
+        count: where replayed ops are counted.
+        release: told of each source and cell that the group needs no more.
+    """
+    borrowed = {*group.sources, *group.cells} if release is not None else ()
+    for step in group.steps:
+        record = records[step.op]
+        originals = {key: env[key] for key in step.copies} if step.copies else None
+        for key in step.copies:
+            env[key] = copy_storage(env[key])
+        if record.plain and step.op not in values.calls:
+            out = _run_plain(record, env)
+        else:
+            out = _run(record, step.op, env, values)
+        for old, new in record.writes:
+            env[new] = env[old]
+        if originals:
+            env.update(originals)
+        _enter(record, out, env)
+        del out
+        for key in step.frees:
+            env.pop(key, None)
+            if release is not None and key in borrowed:
+                release(key)
+    count.ops += len(group.steps)
+
+
+def _run_plain(record: OpRecord, env: Env) -> Any:
+    """Run an op whose arguments are tensors and constants only."""
+    args = [
+        (env[a.slot, a.version] if a.direct else rebuild(env[a.slot, a.version], a))
+        if type(a) is Arg
+        else a
+        for a in record.args
+    ]
+    return record.call(*args)
+
+
+def _run(record: OpRecord, number: int, env: Env, values: StepValues) -> Any:
+    """Run an op with lists, keywords, a generator, choices or numbers of this step's own."""
+
+    def tensor(arg: Arg) -> Any:
+        return rebuild(env[arg.key], arg)
+
+    call = record.again or values.calls.get(number)
+    func, args, kwargs = call or Call(record.func, record.args, record.kwargs)
+    built = [build_tree(a, tensor) for a in args]
+    named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
+
+    def run() -> Any:
+        if record.random:
+            return _redraw(record, built, named, values.generator_states[number])
+        return func(*built, **named)
+
+    return run() if record.choices is None else run_chosen(record.choices, run)
+
+
+def _enter(record: OpRecord, out: Any, env: Env) -> None:
+    """Put what an op made in its place."""
+    if type(out) is torch.Tensor:
+        if record.makes:
+            env[record.makes[0]] = out
+        return
+    # Not strict: an op recorded under `no_grad` may return one more tensor now.
+    for slot, made in zip(record.outs, tensors_in(out), strict=False):
+        if slot >= 0:
+            env[slot, 0] = made
+
+
+def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:
+    """Run a random op on the generator state that the forward drew from."""
+    where = record.generator
+    if where is None:
+        generator = generator_of(record.device)
+    else:
+        generator = args[where] if isinstance(where, int) else kwargs[where]
+    with _drawing:
+        now, new, put = _exchange(generator, state)
+        try:
+            put(new)
+            return record.func(*args, **kwargs)
+        finally:
+            put(now)
+
+
+_drawing = threading.RLock()  # devices replay in threads of their own, and may share a generator
+
+
+def _exchange(generator: Random, state: torch.Tensor) -> tuple[Any, Any, Callable[[Any], object]]:
+    """Return a generator's state, the state to replay with, and the function that sets one.
+
+    CUDA's is replaced by another generator state object and put back as it was: if a state were
+    set on it, cuDNN would draw new seeds for the dropout of recurrent layers.
+    """
+    if isinstance(generator, torch.Generator) and generator.device.type == "cuda":
+        other = generator.clone_state()
+        other.set_state(state)
+        return generator.graphsafe_get_state(), other, generator.graphsafe_set_state
+    return generator.get_state(), state, generator.set_state
