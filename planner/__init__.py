@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from planner.documents.notebook import register_cell
 
 if TYPE_CHECKING:
+    from planner.api import apply as apply
+    from planner.api import best_batch as best_batch
     from planner.api import plan as plan
     from planner.api import profile as profile
     from planner.api import verify as verify
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     from planner.errors import StalePlanError as StalePlanError
     from planner.errors import StepError as StepError
     from planner.errors import UnknownUnitError as UnknownUnitError
-    from planner.online.apply import apply as apply
-    from planner.planning.batch.best_batch import best_batch as best_batch
+    from planner.estimate.device import Device as Device
+    from planner.search.measured.options import Measured as Measured
     from planner.sweeps import sweep as sweep
     from planner.verifier import Verification as Verification
 
@@ -45,12 +47,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchChoice",
+    "Device",
     "DocumentError",
     "Frontier",
     "InfeasibleBudgetError",
     "InvalidBudgetError",
     "InvalidInputsError",
     "InvalidModelError",
+    "Measured",
     "Plan",
     "PlanFileExistsError",
     "PlannerError",
@@ -71,13 +75,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "planner.api": ("plan", "profile", "verify"),
+    "planner.api": ("apply", "best_batch", "plan", "profile", "verify"),
     "planner.documents": ("Plan", "Profile", "load"),
-    "planner.planning.batch.best_batch": ("best_batch",),
     "planner.documents.batch": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
+    "planner.estimate.device": ("Device",),
+    "planner.search.measured.options": ("Measured",),
     "planner.sweeps": ("sweep",),
-    "planner.online.apply": ("apply",),
     "planner.verifier": ("Verification",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,4 +1,4 @@
-"""The public functions that look at a model: `profile`, `plan`, `verify`."""
+"""The verbs: `profile`, `plan`, `apply`, `verify`, `best_batch`, `load` (and `planner.sweeps`)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ import torch
 from torch import nn
 
 from planner.budget import Budget, parse_budget
-from planner.documents import Pins, Plan, Profile
-from planner.documents.progress import Progress
+from planner.documents import Pins, Plan, Profile, load
 from planner.errors import StepError
+from planner.estimate.device import Device
 from planner.estimate.device_profile import estimate, make_optimizer, on_meta, remarks
-from planner.estimate.devices import DeviceSpec
 from planner.memory.allocator import ran_out_of_memory
+from planner.online.apply import apply
+from planner.planning.batch.best_batch import best_batch
 from planner.planning.capped import NEVER, RAN_OUT, plan_capped
 from planner.planning.offline import from_profile
 from planner.planning.stored_profiles import check_same_step, given_profile
 from planner.planning.tested import plan_tested
 from planner.profiler.build import build_profile
-from planner.search.measured.options import Wanted, check_can_run, wanted
+from planner.search import Method
+from planner.search.measured.options import Measured, check_can_run
+from planner.search.solve import check_method
 from planner.training_step.checks import check_alone, check_model
 from planner.training_step.fingerprint import unit_prints
 from planner.training_step.step import Step, make_step
 from planner.verifier import Verification, verify_plan
+
+__all__ = ["apply", "best_batch", "load", "plan", "profile", "verify"]
 
 Loss = Callable[[Any], Any]
 StepFunction = Callable[[nn.Module], Any]
@@ -39,8 +44,7 @@ def profile(
     loss_fn: Loss | None = None,
     step: StepFunction | None = None,
     optimizer: torch.optim.Optimizer | str | None = None,
-    device_spec: str | DeviceSpec | None = None,
-    shards: int = 1,
+    device: str | Device | None = None,
 ) -> Profile:
     """Run a training step a few times and return what it does, op by op.
 
@@ -56,11 +60,9 @@ def profile(
             and backward (and the optimizer, if it likes).
         optimizer: its state counts as memory, and the step ends with its update. By name ("sgd",
             "adam", "adamw") one with default settings.
-        device_spec: derive the profile without running the step, for a device by name ("h100",
-            "a100", ...) or the path of a device file; times come from a cost model. A model on the
-            meta device is never run.
-        shards: derive the profile of one of so many ranks, which share parameters, gradients and
-            optimizer state. The inputs are those of one rank.
+        device: derive the profile without running the step, for a device by name ("h100", "a100",
+            ...), the path of a device file, or a `Device`, which may stand for many ranks; times
+            come from a cost model. A model on the meta device is never run.
 
     Raises:
         InvalidModelError, InvalidInputsError: the model or the inputs cannot be trained on.
@@ -74,8 +76,9 @@ def profile(
         step=step,
         optimizer=make_optimizer(optimizer, model),
     )
-    if _is_derived(model, device_spec, shards):
-        return estimate(made, device_spec, shards)
+    other = _other_device(device, model)
+    if other is not None:
+        return estimate(made, other.spec, other.ranks)
     check_alone(model)
     return build_profile(made)
 
@@ -88,14 +91,9 @@ def plan(
     loss_fn: Loss | None = None,
     step: StepFunction | None = None,
     optimizer: torch.optim.Optimizer | str | None = None,
-    device_spec: str | DeviceSpec | None = None,
-    shards: int = 1,
+    device: str | Device | None = None,
     profile: Profile | str | PathLike[str] | None = None,
-    search: str = "auto",
-    trials: int | None = None,
-    timeout: float | None = None,
-    storage: str | PathLike[str] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    search: Method | Measured = "auto",
     save: Sequence[str] = (),
     recompute: Sequence[str] = (),
     capped: bool = False,
@@ -107,20 +105,15 @@ def plan(
     a stored profile it is predicted. The model is left exactly as it was.
 
     Args:
-        model, inputs, loss_fn, step, optimizer, device_spec, shards: as for `profile`. A plan for
-            a named device, for ranks, or of a model on the meta device is predicted, not measured.
+        model, inputs, loss_fn, step, optimizer, device: as for `profile`. A plan for another
+            device, or of a model on the meta device, is predicted, not measured.
         budget_mb: most live bytes of a step: a number of MB (1024**2 bytes), or a string such as
             "2GB", "286MiB" or "80%" (of the plain step's peak).
         profile: a `Profile` or the path of one; by default, when no inputs are given, a stored
             profile of this model is looked for in `profiles/` and in PLANNER_PROFILES. With inputs
             or a step besides, the plan is made from the profile and then run.
-        search: "auto", "dp" or "milp"; "optuna" measures steps under the best plan's neighbours
-            besides, and returns the fastest.
-        trials, timeout: with "optuna", how many plans to measure (50), over all processes of the
-            study, and the seconds after which none is begun. Ctrl-C ends it with the best so far.
-        storage: with "optuna", a journal file ("trials.log") or a URL ("sqlite:///trials.db") from
-            which the study goes on, and which several processes may share.
-        progress: with "optuna", called with a `Progress` after each trial and at the end.
+        search: "auto", "dp" or "milp"; `Measured(trials=50, ...)` also measures steps under the
+            best plan's neighbours, and returns the fastest.
         save: patterns of units whose saved tensors always stay.
         recompute: patterns of units whose saved tensors are always given up.
         capped: run nothing that needs more memory than the budget, the plain step included, and
@@ -130,45 +123,39 @@ def plan(
 
     Raises:
         InvalidBudgetError: the budget makes no sense.
-        InfeasibleBudgetError: no plan reaches it; tells the smallest reachable peak and what holds
-            it up.
+        InfeasibleBudgetError: no plan reaches it; names the smallest peak that was found, and what
+            is live then.
         StalePlanError: the given profile is of another model or of another step.
         UnknownUnitError: a pattern matches no unit.
         ReplayError: a replay that the budget asks for is wrong, and no unit can be left out for it.
-        PlannerError: limits of "optuna" without it, or where nothing can be run; its storage
+        PlannerError: no such search; a measured search where no step can be run, or whose storage
             cannot be used.
         ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
     """
-    limits = wanted(search, trials, timeout, storage, progress)
+    check_method("auto" if isinstance(search, Measured) else search)
     budget = parse_budget(budget_mb)
     before = Plan.load(base) if base is not None and not isinstance(base, Plan) else base
     pins = _pins(before, save, recompute)
     check_model(model)
-    derived = _is_derived(model, device_spec, shards)
+    other = _other_device(device, model)
     has_step = inputs is not None or step is not None
-    found = given_profile(model, profile, derived or has_step)
+    found = given_profile(model, profile, other is not None or has_step)
     made = None
     if found is None or has_step:
-        made = make_step(
-            model,
-            inputs=inputs,
-            loss_fn=loss_fn,
-            step=step,
-            optimizer=make_optimizer(optimizer, model),
-        )
-    if limits is not None:
-        check_can_run(made is not None, derived, capped)
+        update = make_optimizer(optimizer, model)
+        made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=update)
+    if isinstance(search, Measured):
+        check_can_run(made is not None, other is not None, capped)
     if found is not None:
         check_same_step(found, made, optimizer)
-    elif derived and made is not None:
-        found = estimate(made, device_spec, shards)
-    if found is not None and (made is None or derived):
-        budget_bytes = budget.resolve(found.plain_peak_bytes)
-        chosen = from_profile(found, budget_bytes, method=search, pins=pins)
-        chosen = replace(chosen, notes=remarks(found))
-    elif made is not None:
+    elif other is not None and made is not None:
+        found = estimate(made, other.spec, other.ranks)
+    if made is None or other is not None:
+        assert found is not None, "without a step there is a profile"
+        chosen = _predicted(found, budget, search, pins)
+    else:
         check_alone(model)
-        chosen = _run(made, budget, search, pins, capped, found, limits)
+        chosen = _run(made, budget, search, pins, capped, found)
     notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
     return replace(chosen, units=unit_prints(model), notes=tuple(dict.fromkeys(notes)))
 
@@ -202,36 +189,53 @@ def verify(
     return verify_plan(made, chosen, repeats)
 
 
+def _predicted(profile: Profile, budget: Budget, search: Method | Measured, pins: Pins) -> Plan:
+    """Plan from a profile alone."""
+    method = "auto" if isinstance(search, Measured) else search
+    budget_bytes = budget.resolve(profile.plain_peak_bytes)
+    plan = from_profile(profile, budget_bytes, method=method, pins=pins)
+    return replace(plan, notes=remarks(profile))
+
+
 def _run(
     made: Step,
     budget: Budget,
-    search: str,
+    search: Method | Measured,
     pins: Pins,
     capped: bool,
     found: Profile | None,
-    limits: Wanted | None,
 ) -> Plan:
     """Plan on the model at hand, from a profile of this very step where there is one."""
     if not capped:
         try:
             found = found or build_profile(made)
         except StepError as error:
-            if limits is not None or not ran_out_of_memory(error):
+            if isinstance(search, Measured) or not ran_out_of_memory(error):
                 raise
         else:
-            bytes_ = budget.resolve(found.plain_peak_bytes)
-            if limits is not None:
-                from planner.planning.trials.search import plan_by_trials  # imports Optuna
-
-                return plan_by_trials(made, found, bytes_, limits, pins=pins)
-            return plan_tested(made, found, bytes_, method=search, pins=pins)
+            return _tested(made, found, budget, search, pins)
+    method = "auto" if isinstance(search, Measured) else search
     reason = NEVER if capped else RAN_OUT
-    return plan_capped(made, budget, method=search, pins=pins, reason=reason)
+    return plan_capped(made, budget, method=method, pins=pins, reason=reason)
 
 
-def _is_derived(model: nn.Module, spec: str | DeviceSpec | None, shards: int) -> bool:
-    """Whether the step is looked at without running it."""
-    return spec is not None or shards != 1 or on_meta(model)
+def _tested(
+    made: Step, found: Profile, budget: Budget, search: Method | Measured, pins: Pins
+) -> Plan:
+    """Plan where the plain step was run."""
+    budget_bytes = budget.resolve(found.plain_peak_bytes)
+    if not isinstance(search, Measured):
+        return plan_tested(made, found, budget_bytes, method=search, pins=pins)
+    from planner.planning.trials.search import plan_by_trials  # imports Optuna
+
+    return plan_by_trials(made, found, budget_bytes, search, pins=pins)
+
+
+def _other_device(device: str | Device | None, model: nn.Module) -> Device | None:
+    """The device that the step is derived for; None where it runs here."""
+    if device is None:
+        return Device() if on_meta(model) else None
+    return Device(device) if isinstance(device, str) else device
 
 
 def _pins(before: Plan | None, save: Sequence[str], recompute: Sequence[str]) -> Pins:

@@ -34,11 +34,12 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
 
 def estimate_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments for `planner.plan` and `planner.profile`."""
-    return {
-        "device_spec": args.device_spec,
-        "shards": args.shards,
-        "optimizer": args.optimizer,
-    }
+    import planner
+
+    device = None
+    if args.device_spec is not None or args.shards != 1:
+        device = planner.Device(args.device_spec, ranks=args.shards)
+    return {"device": device, "optimizer": args.optimizer}
 
 
 def autocasting(args: argparse.Namespace, model: Any) -> AbstractContextManager[Any]:

@@ -11,7 +11,7 @@ from planner.cli.console import Console
 from planner.cli.estimating import add_estimate, autocasting, estimate_arguments
 from planner.cli.plotting import add_plot, draw_plan
 from planner.cli.target import load_target
-from planner.cli.trials import add_trials, trial_arguments, trial_bar
+from planner.cli.trials import add_trials, search_of, trial_bar
 
 if TYPE_CHECKING:
     from planner import Plan
@@ -73,8 +73,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 target.model,
                 budget_mb=args.budget,
                 profile=profile,
-                search=args.search,
-                **trial_arguments(args, trying),
+                search=search_of(args, trying),
                 save=tuple(args.save),
                 recompute=tuple(args.recompute),
                 capped=args.capped,

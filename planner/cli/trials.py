@@ -38,14 +38,26 @@ def add_trials(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def trial_arguments(args: argparse.Namespace, tell: Tell | None) -> dict[str, Any]:
-    """Return the keyword arguments for `planner.plan`."""
-    return {
-        "trials": args.trials,
-        "timeout": args.timeout,
-        "storage": args.storage,
-        "progress": tell,
-    }
+def search_of(args: argparse.Namespace, progress: Tell | None) -> Any:
+    """Return `search` for `planner.plan`.
+
+    Raises:
+        PlannerError: a limit makes no sense, or belongs to another search.
+    """
+    import planner
+
+    names = ("trials", "timeout", "storage")
+    limits = {n: value for n in names if (value := getattr(args, n)) is not None}
+    if args.search == "optuna":
+        return planner.Measured(progress=progress, **limits)
+    for name, value in limits.items():
+        raise planner.PlannerError(
+            f"--{name} was given, and --search {args.search} runs no trials",
+            numbers=f"--{name} {value}",
+            cause=f"only the measured search has --{name}",
+            fix=f"pass --search optuna, or leave --{name} out",
+        )
+    return args.search
 
 
 @contextmanager

@@ -55,14 +55,24 @@ def search(
         UnknownUnitError: a pin names no unit.
         PlannerError: the method is unknown, or pins contradict each other.
     """
+    check_method(method)
+    planner = planner_of(graph, pins, exclusions)
+    return planner.search(budget_bytes, method)
+
+
+def check_method(method: str) -> None:
+    """Raise unless a search is called so.
+
+    Raises:
+        PlannerError: none is.
+    """
     if method not in METHODS:
         raise PlannerError(
             f"unknown search method {method!r}",
-            cause="a misspelt name",
-            fix="use one of " + ", ".join(METHODS) + ", or optuna where the step can be run",
+            numbers=f"search={method!r}; {len(METHODS)} have names: {', '.join(METHODS)}",
+            cause="a misspelt name, or the search that measures steps, which is no name",
+            fix="use one of " + ", ".join(METHODS) + ", or planner.Measured(trials=50)",
         )
-    planner = planner_of(graph, pins, exclusions)
-    return planner.search(budget_bytes, method)
 
 
 def floor(

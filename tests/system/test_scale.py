@@ -36,7 +36,7 @@ def held(profile: planner.Profile, category: str, born: bool = False) -> int:
 def small() -> planner.Profile:
     with torch.device("meta"):
         model, ids = llama70b.Llama(3, **SMALL), torch.empty(2, 16, dtype=torch.long)
-    return planner.profile(model, inputs=ids, optimizer="adamw", device_spec="cpu")
+    return planner.profile(model, inputs=ids, optimizer="adamw", device="cpu")
 
 
 def test_a_rank_holds_its_part_and_gathers_units_while_they_run(small: planner.Profile) -> None:
@@ -70,7 +70,9 @@ def test_gradients_are_whole_until_their_unit_is_over(small: planner.Profile) ->
 def test_one_rank_is_the_plain_step(small: planner.Profile) -> None:
     assert shard_profile(small, 1) is small
     with pytest.raises(InvalidInputsError, match="rank"):
-        planner.profile(torch.nn.Linear(2, 2), inputs=torch.ones(1, 2), shards=0)
+        planner.profile(
+            torch.nn.Linear(2, 2), inputs=torch.ones(1, 2), device=planner.Device(ranks=0)
+        )
 
 
 def test_a_model_on_the_meta_device_is_planned_and_the_plan_says_so() -> None:
@@ -125,7 +127,7 @@ def test_a_cuda_device_gets_its_own_kernels() -> None:
 
     def ops(dtype: torch.dtype, device: str) -> str:
         x = torch.empty(2, 4, 16, 64, dtype=dtype)
-        found = planner.profile(Mixed().to(dtype), inputs=x, device_spec=device)
+        found = planner.profile(Mixed().to(dtype), inputs=x, device=device)
         return " ".join(op.name for op in found.ops)
 
     assert "_flash_attention_for_cpu" in ops(torch.float32, "cpu")
@@ -149,7 +151,7 @@ torch.set_num_threads(1)
 import llama70b, planner
 model, inputs = llama70b.build()
 profile = planner.profile(
-    model, inputs=inputs, device_spec="h100", shards=64, optimizer="adamw"
+    model, inputs=inputs, device=planner.Device("h100", ranks=64), optimizer="adamw"
 )
 plans = [planner.plan(model, budget_mb=budget, profile=profile) for budget in ("80GB", "40GB")]
 facts = [[p.predicted_peak_bytes, p.floor_bytes, p.predicted_overhead_ratio] for p in plans]
@@ -183,5 +185,5 @@ def test_an_infeasible_budget_names_what_holds_it() -> None:
     with torch.device("meta"):
         model, ids = llama70b.Llama(2, **SMALL), torch.empty(2, 16, dtype=torch.long)
     with pytest.raises(InfeasibleBudgetError) as caught:
-        planner.plan(model, budget_mb="1%", inputs=ids, device_spec="h100", shards=8)
+        planner.plan(model, budget_mb="1%", inputs=ids, device=planner.Device("h100", ranks=8))
     assert caught.value.holders

@@ -24,7 +24,7 @@ from planner.planning.trials.trial import Trials
 from planner.search.measured.charter import Charter, facts_of, study_name
 from planner.search.measured.levels import space_of
 from planner.search.measured.novelty import Known, is_news
-from planner.search.measured.options import Wanted
+from planner.search.measured.options import Measured
 from planner.search.measured.points import Points
 from planner.search.measured.sampler import PlanSampler
 from planner.search.measured.seeds import runners_up
@@ -55,7 +55,7 @@ def plan_by_trials(
     step: Step,
     profile: Profile,
     budget_bytes: int,
-    limits: Wanted,
+    limits: Measured,
     *,
     pins: Pins = Pins(),  # noqa: B008  # frozen
     bench: Bench | None = None,
@@ -77,7 +77,7 @@ def plan_by_trials(
     graph = Graph.of(profile)
     seed = plan_tested(step, profile, budget_bytes, pins=pins, graph=graph)
     if not seed.segments or any(s.runtime != "replay" for s in seed.segments):
-        limits.say(Progress(0, limits.trials, 1.0, "nothing to search"))
+        limits.report(Progress(0, limits.trials, 1.0, "nothing to search"))
         return seed
     with quietly():
         race = _race(graph, seed, limits, pins, bench or StepBench(step))
@@ -85,7 +85,7 @@ def plan_by_trials(
         return race.winner(stopped)
 
 
-def _race(graph: Graph, seed: Plan, limits: Wanted, pins: Pins, bench: Bench) -> _Race:
+def _race(graph: Graph, seed: Plan, limits: Measured, pins: Pins, bench: Bench) -> _Race:
     """Join the study, or found it."""
     spans = resolve(graph, seed.segments)
     excluded = seed.exclusions[len(graph.profile.excluded) :]
@@ -95,7 +95,7 @@ def _race(graph: Graph, seed: Plan, limits: Wanted, pins: Pins, bench: Bench) ->
     others = runners_up(graph, limit, MOST_SEEDS, pins=pins, exclusions=excluded)
     seeds = tuple(dict.fromkeys((spans, *(c.spans for c in others))))[:MOST_SEEDS]
     mine = Charter(facts_of(graph, seed.budget_bytes), space_of(graph, wished, seeds), seeds)
-    study = open_study(study_name(graph.profile, seed.budget_bytes, pins), limits.storage)
+    study = open_study(study_name(graph.profile, seed.budget_bytes, pins), limits.storage_name)
     first = Points(graph, wished, mine.space).remember(spans)
     found = Charter.from_dict(agree(study, mine.to_dict(graph), first), graph)
     points = Points(graph, wished, found.space)
@@ -113,7 +113,7 @@ class _Race:
     trials: Trials
     starts: list[dict[str, object]]
     reference: tuple[Span, ...]
-    limits: Wanted
+    limits: Measured
 
     def run(self) -> str:
         """Run trials until the study has enough; return why it ended."""
@@ -129,7 +129,7 @@ class _Race:
         trial = None
         try:
             while self._done() < self.limits.trials:
-                timeout = self.limits.timeout_s
+                timeout = self.limits.timeout
                 if timeout is not None and time.monotonic() - began >= timeout:
                     return "timeout"
                 known[:] = trials.measured(self.study)
@@ -142,7 +142,7 @@ class _Race:
                     continue
                 trials.run(self.study, trial, reference)
                 trial = None
-                self.limits.say(self._progress())
+                self.limits.report(self._progress())
         except KeyboardInterrupt:
             self._abandon(trial)
             return "interrupted"
@@ -161,7 +161,7 @@ class _Race:
             if max(found) >= LEAST_GAIN:
                 gain = max(found)
                 best = plans[found.index(gain)]
-        self.limits.say(self._progress(stopped, gain))
+        self.limits.report(self._progress(stopped, gain))
         return best
 
     def _finalists(self) -> Iterator[Plan]:

@@ -16,7 +16,7 @@ from planner.errors import PlannerError
 from planner.graph import Graph, IllegalSpanError, Simulation, Span, emit, simulate
 from planner.planning.trials.bench import Bench, times_ns
 from planner.search.measured.novelty import Known
-from planner.search.measured.options import METHOD
+from planner.search.measured.options import SOLVER
 from planner.search.measured.points import Points, dropped_and_held
 from planner.search.measured.sampler import Forecast
 from planner.search.measured.space import Point
@@ -55,7 +55,7 @@ class Trials:
             predicted_peak_bytes=played.peak_bytes,
             predicted_overhead_ratio=self._overhead(played),
             measured_peak_bytes=None,
-            solver=METHOD,
+            solver=SOLVER,
             status="feasible",
             gap=self._gap(played),
         )

@@ -1,4 +1,7 @@
-"""What a measured search is asked for, and what it tells while it runs. No torch, no Optuna."""
+"""`Measured`: the limits of a search that measures steps, a value that `planner.plan` takes.
+
+No torch and no Optuna here: the command line and the API build it before either is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,74 +13,59 @@ from os import PathLike, fspath
 from planner.documents.progress import Progress
 from planner.errors import PlannerError
 
-METHOD = "optuna"
+SOLVER = "optuna"
+"""How plans name the search that found them."""
 TRIALS = 50
 """Trials of a study where nobody says how many."""
 
-
-Tell = Callable[[Progress], None]
+Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The limits of a measured search.
+class Measured:
+    """Search on measured step times, by Optuna, from the best predicted plan on.
 
     Attributes:
-        trials: how many, over all processes of the study.
-        timeout_s: seconds after which no further trial begins; None for no limit.
-        storage: a journal file or a storage URL, to resume and share; None for neither.
-        tell: called after each trial, and once when all are done.
+        trials: how many plans to measure, over all processes of the study.
+        timeout: seconds after which no further trial begins; None for no limit. Ctrl-C ends the
+            search, too, with the best plan so far.
+        storage: a journal file ("trials.log") or a URL ("sqlite:///trials.db") from which the study
+            goes on, and which several processes may share; None for neither.
+        progress: called with a `Progress` after each trial, and once at the end.
+
+    Raises:
+        PlannerError: fewer than one trial, or less time than none.
     """
 
     trials: int = TRIALS
-    timeout_s: float | None = None
-    storage: str | None = None
-    tell: Tell | None = None
+    timeout: float | None = None
+    storage: str | PathLike[str] | None = None
+    progress: Report | None = None
 
-    def say(self, progress: Progress) -> None:
-        """Pass on the progress; an interrupt that nobody listens for is worth a warning."""
-        if self.tell is not None:
-            self.tell(progress)
+    def __post_init__(self) -> None:
+        for name, value, least in (("trials", self.trials, 1), ("timeout", self.timeout, 0)):
+            if value is not None and not value >= least:
+                raise PlannerError(
+                    f"{name} of a measured search is too small",
+                    numbers=f"{name}={value!r}, at least {least}",
+                    cause="a search without trials measures nothing",
+                    fix=f"pass planner.Measured({name}={TRIALS}), or leave {name} out",
+                )
+
+    @property
+    def storage_name(self) -> str | None:
+        """The storage as text."""
+        return None if self.storage is None else fspath(self.storage)
+
+    def report(self, progress: Progress) -> None:
+        """Pass on the progress; warn of an interrupt that would not be seen otherwise."""
+        if self.progress is not None:
+            self.progress(progress)
         elif progress.stopped == "interrupted":
             warnings.warn(
                 f"interrupted: the best of {progress.done} of {progress.total} trials is returned",
                 stacklevel=2,
             )
-
-
-def wanted(
-    search: str,
-    trials: int | None,
-    timeout: float | None,
-    storage: str | PathLike[str] | None,
-    progress: Tell | None,
-) -> Wanted | None:
-    """Return what `planner.plan` was asked for; None for a search that runs no trials.
-
-    Raises:
-        PlannerError: a limit makes no sense, or belongs to another search.
-    """
-    given = {"trials": trials, "timeout": timeout, "storage": storage, "progress": progress}
-    if search != METHOD:
-        for name, value in given.items():
-            if value is not None:
-                raise PlannerError(
-                    f"{name} was given, and search={search!r} runs no trials",
-                    numbers=f"{name}={value!r}",
-                    cause=f"only the measured search has {name}",
-                    fix=f'pass search="{METHOD}", or leave {name} out',
-                )
-        return None
-    for name, value, least in (("trials", trials, 1), ("timeout", timeout, 0)):
-        if value is not None and not value >= least:
-            raise PlannerError(
-                f"{name} of a measured search is too small",
-                numbers=f"{name}={value!r}, at least {least}",
-                cause="a search without trials measures nothing",
-                fix=f"pass {name}={TRIALS}, or leave it out",
-            )
-    where = None if storage is None else fspath(storage)
-    return Wanted(TRIALS if trials is None else trials, timeout, where, progress)
 
 
 def check_can_run(has_step: bool, derived: bool, capped: bool) -> None:
@@ -88,16 +76,16 @@ def check_can_run(has_step: bool, derived: bool, capped: bool) -> None:
     """
     if has_step and not derived and not capped:
         return
-    reason = (
-        ("device_spec, shards or a meta model", "the step is derived and never runs")
+    given, cause = (
+        ("a device or a meta model", "the step is derived and never runs")
         if derived
         else ("capped", "plans are compared with the plain step, which is not to run")
         if capped
         else ("no inputs and no step", "there is nothing to run")
     )
     raise PlannerError(
-        f'search="{METHOD}" measures steps, and here none can be measured',
-        numbers=f"given: {reason[0]}",
-        cause=reason[1],
+        "search=planner.Measured() measures steps, and here none can be measured",
+        numbers=f"given: {given}",
+        cause=cause,
         fix='pass inputs=... or step=... on the device at hand, or use search="auto"',
     )

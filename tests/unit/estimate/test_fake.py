@@ -183,9 +183,7 @@ def test_shared_parameters_and_tensors_outside_the_tables_stay_shared() -> None:
 
 
 def test_a_workspace_of_unknown_size_is_noted() -> None:
-    plan = planner.plan(
-        nn.LSTM(8, 8), inputs=torch.ones(4, 2, 8), budget_mb="100%", device_spec="cpu"
-    )
+    plan = planner.plan(nn.LSTM(8, 8), inputs=torch.ones(4, 2, 8), budget_mb="100%", device="cpu")
     assert any("mkldnn_rnn_layer" in note for note in plan.notes)
 
 
@@ -213,7 +211,7 @@ def test_an_error_that_only_stand_ins_raise_is_told_from_the_steps_own(capped: b
         if capped:
             planner.plan(model, budget_mb="80%", inputs=x, capped=True)
         else:
-            planner.profile(model, inputs=x, device_spec="h100")
+            planner.profile(model, inputs=x, device="h100")
     error = caught.value
     assert "forward of Sequential" in error.what and "Cannot access data pointer" in error.cause
     assert "capped" in error.fix and isinstance(error.__cause__, StepError)

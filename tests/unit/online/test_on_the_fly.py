@@ -108,7 +108,7 @@ def test_with_the_same_times_the_plan_is_the_one_made_offline(
     own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("planner.online.plan_recorded.with_times", lambda profile, timer: profile)
-    profile = planner.profile(**offline(own), device_spec="cpu")
+    profile = planner.profile(**offline(own), device="cpu")
     budget = profile.plain_peak_bytes * 7 // 10
     made = from_profile(profile, budget)
     run = train(gpt2(), texts()[:2], own_loss if own else loss_of_loop, budget)
@@ -167,7 +167,7 @@ def test_the_hf_trainer_trains_the_same_within_the_budget(tmp_path: Path) -> Non
     run.handle = planner.apply(model, budget_mb=budget / MIB)
     trainer(model, run, tmp_path, **evaluating).train()
     plan = check(run, plain, budget)
-    made = planner.profile(**offline(own=True), device_spec="cpu")
+    made = planner.profile(**offline(own=True), device="cpu")
     assert plan.fingerprint == made.fingerprint
     inputs = {(spec.path, spec.shape, spec.dtype) for spec in plan.step.inputs}
     assert inputs >= {(spec.path, spec.shape, spec.dtype) for spec in made.step.inputs}

@@ -17,7 +17,6 @@ import zoo
 from torch import nn
 
 import planner
-from planner.budget import parse_budget
 from planner.documents import Pins, Plan
 from planner.errors import InfeasibleBudgetError, PlannerError, ReplayError, StepError
 from planner.graph import Graph

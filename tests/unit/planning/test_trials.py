@@ -20,7 +20,7 @@ from planner.graph import Graph, resolve
 from planner.planning.tested import plan_tested
 from planner.planning.trials.bench import gains
 from planner.planning.trials.search import plan_by_trials
-from planner.search.measured.options import Wanted
+from planner.search.measured.options import Measured
 from planner.search.measured.study import quietly
 from planner.training_step.step import Step
 
@@ -65,7 +65,7 @@ def test_it_improves_on_its_seed_where_the_additive_model_misses(
     seed = plan_tested(step, profile, budget)
     assert replays_slow_unit(profile, seed)
     bench, told = TrueBench(step, truth(profile)), list[Progress]()
-    plan = plan_by_trials(step, profile, budget, Wanted(25, tell=told.append), bench=bench)
+    plan = plan_by_trials(step, profile, budget, Measured(25, progress=told.append), bench=bench)
     assert bench.true_ns(plan) < 0.9 * bench.true_ns(seed)
     assert (plan.solver, plan.status) == ("optuna", "feasible")
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= budget
@@ -96,7 +96,7 @@ def test_it_is_never_worse_than_its_seed(name: str) -> None:
 
     bench = Unforeseen(step, profile)
     seed = plan_tested(step, profile, budget)
-    plan = plan_by_trials(step, profile, budget, Wanted(8), bench=bench)
+    plan = plan_by_trials(step, profile, budget, Measured(8), bench=bench)
     assert bench.true_ns(plan) <= bench.true_ns(seed)
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= budget
 
@@ -104,7 +104,9 @@ def test_it_is_never_worse_than_its_seed(name: str) -> None:
 def test_a_right_prediction_stays(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
     seed = plan_tested(step, profile, budget)
-    assert plan_by_trials(step, profile, budget, Wanted(6), bench=TrueBench(step, profile)) == seed
+    assert (
+        plan_by_trials(step, profile, budget, Measured(6), bench=TrueBench(step, profile)) == seed
+    )
 
 
 def test_what_peaks_over_the_budget_never_wins(case: tuple[Step, Profile, int]) -> None:
@@ -116,7 +118,7 @@ def test_what_peaks_over_the_budget_never_wins(case: tuple[Step, Profile, int]) 
             return budget + (plan.segments != seed.segments)
 
     bench = Heavy(step, truth(profile))
-    assert plan_by_trials(step, profile, budget, Wanted(5), bench=bench) == seed
+    assert plan_by_trials(step, profile, budget, Measured(5), bench=bench) == seed
     assert bench.readings == 0  # neither did it run for its time
 
 
@@ -128,14 +130,14 @@ def test_what_trains_otherwise_never_wins(case: tuple[Step, Profile, int]) -> No
             return False
 
     bench = Wrong(step, truth(profile))
-    plan = plan_by_trials(step, profile, budget, Wanted(12), bench=bench)
+    plan = plan_by_trials(step, profile, budget, Measured(12), bench=bench)
     assert plan == plan_tested(step, profile, budget)
 
 
 def test_slow_plans_are_stopped_early(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
     bench = TrueBench(step, profile)
-    plan_by_trials(step, profile, budget, Wanted(7), bench=bench)
+    plan_by_trials(step, profile, budget, Measured(7), bench=bench)
     assert bench.readings < 6 * 6 * 2  # of six trials beside the seed's own
 
 
@@ -154,18 +156,20 @@ class Interrupted(TrueBench):
 def test_an_interrupt_returns_the_best_so_far(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
     bench, told = Interrupted(step, truth(profile)), list[Progress]()
-    plan = plan_by_trials(step, profile, budget, Wanted(200, tell=told.append), bench=bench)
+    plan = plan_by_trials(step, profile, budget, Measured(200, progress=told.append), bench=bench)
     assert told[-1].stopped == "interrupted" and 1 < told[-1].done < 200
     assert bench.true_ns(plan) <= bench.true_ns(plan_tested(step, profile, budget))
     assert told[-1].best_ratio == 1.0 or plan.solver == "optuna"
     with pytest.warns(UserWarning, match="interrupted: the best of .* of 200 trials"):
-        plan_by_trials(step, profile, budget, Wanted(200), bench=Interrupted(step, truth(profile)))
+        plan_by_trials(
+            step, profile, budget, Measured(200), bench=Interrupted(step, truth(profile))
+        )
 
 
 def test_the_timeout_ends_it(case: tuple[Step, Profile, int]) -> None:
     step, profile, budget = case
     told = list[Progress]()
-    plan_by_trials(step, profile, budget, Wanted(50, 0.0, tell=told.append))
+    plan_by_trials(step, profile, budget, Measured(50, 0.0, progress=told.append))
     assert (told[-1].stopped, told[-1].done) == ("timeout", 0)
 
 
@@ -173,7 +177,10 @@ def test_a_plain_step_that_fits_needs_no_search() -> None:
     model, x = blocks()
     told = list[Progress]()
     plan = planner.plan(
-        model, budget_mb="100%", inputs=(x,), search="optuna", trials=3, progress=told.append
+        model,
+        budget_mb="100%",
+        inputs=(x,),
+        search=planner.Measured(trials=3, progress=told.append),
     )
     assert plan.status == "empty"
     assert [p.stopped for p in told] == ["nothing to search"]
@@ -190,10 +197,7 @@ def test_the_real_step_leaves_no_trace_and_a_storage_goes_on(tmp_path: Path, url
                 model,
                 budget_mb="80%",
                 inputs=(x,),
-                search="optuna",
-                trials=trials,
-                storage=storage,
-                progress=told.append,
+                search=planner.Measured(trials, storage=storage, progress=told.append),
                 save=("0.act",),
             )
         assert plan.measured_peak_bytes is not None
@@ -237,19 +241,23 @@ def test_the_command(
         ({"trials": 0}, "trials of a measured search is too small"),
         ({"timeout": -1.0}, "timeout of a measured search is too small"),
         ({"timeout": float("nan")}, "timeout of a measured search is too small"),
-        ({"search": "auto", "trials": 3}, "trials was given, and search='auto' runs no trials"),
-        ({"search": "dp", "storage": "x.log"}, "storage was given"),
-        ({"device_spec": "h100"}, "none can be measured"),
-        ({"shards": 2}, "none can be measured"),
+        ({"search": "optuna"}, "unknown search method 'optuna'"),
+        ({"device": "h100"}, "none can be measured"),
+        ({"device": planner.Device(ranks=2)}, "none can be measured"),
         ({"capped": True}, "none can be measured"),
         ({"storage": "no/such/folder/x.log"}, "the storage no/such/folder/x.log cannot be used"),
         ({"storage": "nosuch://driver"}, "the storage nosuch://driver cannot be used"),
     ],
 )
 def test_what_makes_no_sense_is_explained(given: dict[str, object], words: str) -> None:
+    given = dict(given)
     model, x = blocks(3)
     with pytest.raises(planner.PlannerError, match=words) as error:
-        planner.plan(model, **{"budget_mb": "80%", "inputs": (x,), "search": "optuna", **given})  # type: ignore[arg-type]
+        limits = {
+            name: given.pop(name) for name in ("trials", "timeout", "storage") if name in given
+        }
+        search = {"search": planner.Measured(**limits), **given}  # type: ignore[arg-type]
+        planner.plan(model, budget_mb="80%", inputs=(x,), **search)  # type: ignore[arg-type]
     assert error.value.what and error.value.numbers and error.value.cause and error.value.fix
 
 
@@ -257,7 +265,7 @@ def test_a_stored_profile_alone_cannot_be_measured() -> None:
     model, x = blocks(3)
     profile = planner.profile(model, inputs=(x,))
     with pytest.raises(planner.PlannerError, match="none can be measured"):
-        planner.plan(model, budget_mb="80%", profile=profile, search="optuna")
+        planner.plan(model, budget_mb="80%", profile=profile, search=planner.Measured())
 
 
 def test_a_file_that_is_no_journal_is_explained(tmp_path: Path) -> None:
@@ -265,7 +273,7 @@ def test_a_file_that_is_no_journal_is_explained(tmp_path: Path) -> None:
     file.write_text("not a journal\nat all\n")
     model, x = blocks(3)
     with pytest.raises(planner.PlannerError, match="cannot be used"):
-        planner.plan(model, budget_mb="80%", inputs=(x,), search="optuna", storage=file)
+        planner.plan(model, budget_mb="80%", inputs=(x,), search=planner.Measured(storage=file))
     assert file.read_text() == "not a journal\nat all\n"
 
 
@@ -275,14 +283,14 @@ def test_a_study_about_something_else_is_refused(
     step, profile, budget = case
     storage = str(tmp_path / "trials.log")
     monkeypatch.setattr("planner.planning.trials.search.study_name", lambda *_: "one name for all")
-    plan_by_trials(step, profile, budget, Wanted(1, storage=storage))
+    plan_by_trials(step, profile, budget, Measured(1, storage=storage))
     with pytest.raises(planner.PlannerError, match="something else: budget") as error:
-        plan_by_trials(step, profile, budget + 4096, Wanted(1, storage=storage))
+        plan_by_trials(step, profile, budget + 4096, Measured(1, storage=storage))
     assert f"{budget} B there" in error.value.numbers
     other, x = blocks(3)
     step, profile = believed(other, (x,))
     with pytest.raises(planner.PlannerError, match="something else: model"):
-        plan_by_trials(step, profile, budget, Wanted(1, storage=storage))
+        plan_by_trials(step, profile, budget, Measured(1, storage=storage))
 
 
 def test_another_budget_has_a_study_of_its_own(
@@ -291,7 +299,7 @@ def test_another_budget_has_a_study_of_its_own(
     step, profile, budget = case
     told = list[Progress]()
     for more in (0, 4096):
-        limits = Wanted(1, storage=str(tmp_path / "trials.log"), tell=told.append)
+        limits = Measured(1, storage=str(tmp_path / "trials.log"), progress=told.append)
         plan_by_trials(step, profile, budget + more, limits)
     assert [p.done for p in told if not p.stopped] == [1, 1]
 

@@ -23,7 +23,7 @@ import torch
 torch.set_num_threads(1)
 from trials_bench import TrueBench, believed, blocks, with_times
 from planner.planning.trials.search import plan_by_trials
-from planner.search.measured.options import Wanted
+from planner.search.measured.options import Measured
 
 plan, (trials, kill_after, together) = sys.argv[1], map(int, sys.argv[2:])
 model, x = blocks(4)
@@ -42,7 +42,7 @@ def tell(progress):
     finished += not progress.stopped
     print(finished, progress.done, flush=True)
 
-limits = Wanted(trials, storage="trials.log", tell=tell)
+limits = Measured(trials, storage="trials.log", progress=tell)
 budget = profile.plain_peak_bytes * 3 // 4
 Path(plan).with_suffix(".ready").touch()
 while len(list(Path().glob("*.ready"))) < together:  # one that starts late finds nothing to do
