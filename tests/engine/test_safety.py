@@ -1,104 +1,19 @@
-"""Errors, interrupts, threads and memory: nothing is left behind, nothing is disturbed."""
+"""Errors, interrupts and threads: nothing is left behind, nothing is disturbed."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import gc
 import threading
-import weakref
 from typing import Any
 
 import pytest
 import torch
 from engine_runs import assert_clean, assert_same, copied, give_up, weighted_sum
+from failing_net import UNITS, Net, again, batch, pair, step
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from planner.applier.apply import apply, manual_plan
-from planner.memory.meter import meter_for, step_tensors
-
-
-def again(error: BaseException) -> BaseException:
-    """The same error without a traceback that would keep frames."""
-    return type(error)(*error.args)
-
-
-class Trap(nn.Module):
-    """Raises on demand, in forward or in backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.forward_error: BaseException | None = None
-        self.backward_error: BaseException | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.forward_error is not None:
-            raise again(self.forward_error)
-        if self.backward_error is not None:
-            return Raise.apply(x, self)
-        return x
-
-
-class Raise(torch.autograd.Function):
-    """Raises in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, trap: Trap) -> Tensor:
-        ctx.trap = trap
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        raise again(ctx.trap.backward_error)
-
-
-class Part(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
-        self.drop, self.trap = nn.Dropout(0.2), Trap()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(self.drop(self.trap(self.first(x).tanh()).sin()))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(Part() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part in self.parts:
-            x = part(x)
-        return x
-
-
-UNITS = ("parts.0", "parts.1", "parts.2")
-
-
-pytestmark = pytest.mark.usefixtures("quiet")
-
-
-def batch(rows: int = 4) -> Tensor:
-    return torch.randn(rows, 8, generator=torch.Generator().manual_seed(rows)).requires_grad_()
-
-
-def step(model: nn.Module, rows: int = 4) -> list[Any]:
-    model.zero_grad()
-    x = batch(rows)
-    out = model(x)
-    weighted_sum(out).backward()
-    return copied([out, x.grad, *(p.grad for p in model.parameters())])
-
-
-def pair() -> tuple[Net, Net]:
-    """A plain model and its planned copy."""
-    torch.manual_seed(2)
-    model = Net()
-    planned = copy.deepcopy(model)
-    give_up(*UNITS)(planned)
-    return model, planned
+pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
 
 
 ERRORS = [
@@ -330,75 +245,3 @@ def test_data_loader_workers() -> None:
             here += copied([p.grad for p in net.parameters()])
         runs.append(here)
     assert_same(*runs)
-
-
-def live_bytes(steps: int, keep: str = "") -> list[int]:
-    """Live bytes after each step of a planned model."""
-    torch.manual_seed(2)
-    net = Net()
-    plan = manual_plan(net, UNITS)
-    handle = apply(net, plan)
-    found = []
-    with meter_for("cpu", step_tensors(net)) as meter:
-        for number in range(steps):
-            if keep == "error" and number % 3 == 1:
-                net.parts[2].trap.forward_error = RuntimeError("boom")
-            with contextlib.suppress(RuntimeError):
-                step(net, 3 + number % 2)
-            net.parts[2].trap.forward_error = None
-            if keep == "no_backward":
-                net(batch())
-            net.zero_grad()
-            found.append(meter.live_bytes)
-    assert handle.replayed_ops > 0
-    return found
-
-
-@pytest.mark.parametrize("keep", ["", "error", "no_backward"])
-def test_no_leak(keep: str) -> None:
-    """Live bytes after 50 steps are those after 5, without the garbage collector's help."""
-    gc.collect()
-    gc.disable()
-    try:
-        found = live_bytes(50, keep)
-    finally:
-        gc.enable()
-    assert found[-1] == found[4] == max(found[4:])
-
-
-def test_activations_go_with_the_graph() -> None:
-    """No reference cycle holds activations: they go when the loss goes."""
-    _, planned = pair()
-    step(planned)
-    gc.collect()
-    gc.disable()
-    try:
-        with meter_for("cpu", step_tensors(planned)) as meter:
-            before = meter.live_bytes
-            out = planned(batch())
-            loss = weighted_sum(out)
-            del out, loss
-            assert meter.live_bytes == before
-            (gradient,) = torch.autograd.grad(
-                weighted_sum(planned(x := batch())), x, create_graph=True
-            )
-            gradient.sum().backward()
-            del gradient, x
-            planned.zero_grad()
-            assert meter.live_bytes <= before
-    finally:
-        gc.enable()
-
-
-def test_the_model_and_the_handle_go_without_the_collector() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        _, planned = pair()
-        step(planned)
-        weights = [weakref.ref(p) for p in planned.parameters()]
-        del planned
-        handle_free = [ref() for ref in weights]
-        assert handle_free == [None] * len(weights)
-    finally:
-        gc.enable()

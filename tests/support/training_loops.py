@@ -81,3 +81,19 @@ def batches(rows: int = 128, count: int = 5, width: int = 32) -> list[torch.Tens
     """Return batches, the same ones every time."""
     generator = torch.Generator().manual_seed(2)
     return [torch.randn(rows, width, generator=generator) for _ in range(count)]
+
+
+def budget_of(run: Run, share: float = 0.75) -> int:
+    return int(run.peaks[-1] * share)
+
+
+def check(run: Run, plain: Run, budget: int, first: int = 1) -> None:
+    assert run.losses == plain.losses
+    assert max(run.peaks[first:]) <= budget < max(plain.peaks[first:])
+    assert run.handle is not None and run.handle.plan is not None and run.handle.plan.segments
+
+
+def both(budget_share: float = 0.75, **arguments: Any) -> tuple[Run, Run, int]:
+    plain = train(stack(), batches(), **arguments)
+    budget = budget_of(plain, budget_share)
+    return train(stack(), batches(), budget=budget, **arguments), plain, budget

@@ -1,6 +1,6 @@
 """Models that nobody here wrote, small and with random weights, and what tests ask of any model.
 
-Used by `test_models`, `test_plan_api`, `test_bad_input` and `test_ckpt_mem`.
+Used by the tests of the whole way, in `tests/system/`.
 """
 
 from __future__ import annotations

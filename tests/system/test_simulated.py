@@ -23,6 +23,7 @@ COMPILES = shutil.which("c++") is not None and cpp_extension.is_ninja_available(
 ELSEWHERE = {
     "test_engine_calls.py": "",
     "test_engine_ops.py": "not numpy and not sparse",
+    "test_engine_tools.py": "",
     "test_layers.py": "not lstm and not gru and not cells and not packed and not sparse",
     "test_situations.py": "giving_up and not data_parallel and not shard and not gru",
 }
