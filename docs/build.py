@@ -1,25 +1,85 @@
-"""mkdocs hook: fills the command-line page from the parsers, so that it cannot go stale."""
+"""mkdocs hook: fills in the command-line and benchmark pages, so that they cannot go stale.
+
+The command line comes from the parsers, the benchmark tables from the files in `scripts/results`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from planner.cli import build_parser
 
-PAGE = "command-line.md"
+RESULTS = Path(__file__).parents[1] / "scripts" / "results"
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Append every subcommand's own help to the command-line page."""
-    if page.file.src_uri != PAGE:
-        return markdown
-    return "\n\n".join((markdown, *_sections(build_parser())))
+    """Append what is generated to the pages that have such a part."""
+    made = {"command-line.md": _commands, "benchmarks.md": _benchmarks}.get(page.file.src_uri)
+    return markdown if made is None else "\n\n".join((markdown, *made()))
 
 
-def _sections(parser: argparse.ArgumentParser) -> list[str]:
-    parsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return [
-        f"## planner {name}\n\n```\n{sub.format_help().rstrip()}\n```"
-        for name, sub in parsers.choices.items()
-    ]
+def _commands() -> Iterator[str]:
+    """Yield every subcommand's own help."""
+    actions = build_parser()._actions
+    commands = next(a for a in actions if isinstance(a, argparse._SubParsersAction))
+    for name, parser in commands.choices.items():
+        yield f"## planner {name}\n\n```\n{parser.format_help().rstrip()}\n```"
+
+
+def _benchmarks() -> Iterator[str]:
+    """Yield the tables of the result files."""
+    engine = json.loads((RESULTS / "bench_engine.json").read_text())
+    yield "## The engine beside torch's checkpoint\n\n" + _how(engine)
+    yield (
+        "GPT-2 steps. The engine runs plans written by hand that recompute every block, so that it"
+        " does the same work as `checkpoint` on every block; `planner.plan` finds cheaper ones."
+    )
+    yield _table(
+        ("model", "dropout", "variant", "time / plain (min)", "(median)", "peak MiB"),
+        (
+            (r["model"], r["dropout"], r["variant"], *_ratios(r), _mib(r["peak_bytes"]))
+            for r in engine["results"]
+        ),
+    )
+    for model, result in json.loads((RESULTS / "bench_overhead.json").read_text()).items():
+        yield f"## Plans beside checkpointed blocks: {model}\n\n" + _how(result)
+        yield _table(
+            ("variant", "peak MiB", "added time (min)", "(median)", "predicted"),
+            (
+                (
+                    r["variant"],
+                    _mib(r["peak_bytes"]),
+                    _percent(r["added_ratio_of_mins"]),
+                    _percent(r["added_ratio_median"]),
+                    _percent(r["predicted_overhead_ratio"]),
+                )
+                for r in result["rows"]
+            ),
+        )
+
+
+def _how(result: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    hardware = ", ".join(f"{key} {value}" for key, value in result["hardware"].items())
+    return f"`{result['command']}`; {versions}; {hardware}."
+
+
+def _ratios(row: dict[str, Any]) -> tuple[str, str]:
+    return f"{row['min_ratio']:.2f}", f"{row['median_ratio']:.2f}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.1%}"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -13,8 +13,8 @@ from torch import nn
 
 import planner
 from planner import Plan
-from planner.errors import InvalidInputsError, PlannerError, StalePlanError
 from planner.budget import parse_budget
+from planner.errors import InvalidInputsError, PlannerError, StalePlanError
 
 _MIB = 2**20
 

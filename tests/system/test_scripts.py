@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import planner
-from planner.cli.demo import one_thread
 from planner.units import MIB
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -103,18 +102,6 @@ def test_the_benchmark_measures_all_variants_and_writes_its_file(
     assert set(written) == {"command", "sizes", "versions", "hardware", "results"}
     printed = capsys.readouterr().out
     assert all(variant in printed for variant in bench.VARIANTS)
-
-
-def test_the_example_of_the_readme_runs() -> None:
-    readme = (SCRIPTS.parent / "README.md").read_text()
-    example = readme.split("```python\n", maxsplit=1)[1].split("```", maxsplit=1)[0]
-    names: dict[str, object] = {}
-    with one_thread():
-        exec(example, names)
-    plan = names["plan"]
-    assert isinstance(plan, planner.Plan)
-    assert plan.measured_peak_bytes is not None
-    assert plan.measured_peak_bytes <= plan.budget_bytes < plan.plain_peak_bytes
 
 
 def test_every_command_is_in_the_readme() -> None:
