@@ -11,12 +11,13 @@ from torch import nn
 from planner.applier.gates import SCRIPTED
 from planner.applier.runtime import EVERY_CALL, KEEP_ALL
 from planner.documents import Boundary, Exclusion, Plan, Segment, StepInfo
+from planner.documents.plan import Runtime
 from planner.errors import UnknownUnitError
 from planner.training_step.fingerprint import fingerprint
 
 
 def manual_plan(
-    model: nn.Module, units: Sequence[str], *, keep_all: bool = False, runtime: str = "replay"
+    model: nn.Module, units: Sequence[str], *, keep_all: bool = False, runtime: Runtime = "replay"
 ) -> Plan:
     """Return a plan that gives up everything inside each named unit, at each of its calls.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from planner.documents.fields import SCHEMA_VERSION
 from planner.documents.loading import load
 from planner.documents.plan import Boundary, Cut, Pins, Plan, Segment, UnitPrint
 from planner.documents.profile import Op, Profile, SavedTensor, Storage, UnitCall, Value
-from planner.documents.step import SCHEMA_VERSION, Exclusion, StepInfo, TensorSpec
+from planner.documents.step import Exclusion, StepInfo, TensorSpec
 
 __all__ = [
     "SCHEMA_VERSION",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from os import PathLike
 
+from planner.documents.codec import build
 from planner.documents.files import read_document
 from planner.documents.plan import Plan
-from planner.documents.plan_codec import read_plan
 from planner.documents.profile import Profile
-from planner.documents.profile_codec import read_profile
-from planner.documents.text import PLAN_KIND, parse, read_kind
+from planner.documents.refusal import read_kind
+from planner.documents.text import parse
 
 
 def load(path: str | PathLike[str]) -> Plan | Profile:
@@ -19,4 +19,6 @@ def load(path: str | PathLike[str]) -> Plan | Profile:
         DocumentError: the file cannot be read, with the field at fault.
     """
     top = parse(read_document(path), str(path))
-    return read_plan(top) if read_kind(top) == PLAN_KIND else read_profile(top)
+    if read_kind(top, str(path)) == Plan.KIND:
+        return build(Plan, top, str(path))
+    return build(Profile, top, str(path))

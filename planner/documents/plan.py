@@ -6,29 +6,32 @@ is ``unit/op/ordinal`` (``transformer.h.0.mlp.act/mul.Tensor/2``); the root unit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from os import PathLike
+from typing import Literal
 
-from planner.documents.step import SCHEMA_VERSION, Exclusion, StepInfo, TensorSpec
+from planner.documents.document import Document, Fault
+from planner.documents.fields import SCHEMA_VERSION, Depth, Index, Positive, Version
+from planner.documents.step import Exclusion, StepInfo, TensorSpec
 
 __all__ = [
-    "EDGES",
-    "RUNTIMES",
-    "STATUSES",
     "Boundary",
     "Cut",
+    "Edge",
     "Exclusion",
     "Pins",
     "Plan",
+    "Runtime",
     "Segment",
+    "Status",
     "StepInfo",
     "TensorSpec",
     "UnitPrint",
 ]
 
-EDGES = ("enter", "exit")
-RUNTIMES = ("replay", "checkpoint")
-STATUSES = ("optimal", "feasible", "empty", "manual")
+Edge = Literal["enter", "exit"]
+Runtime = Literal["replay", "checkpoint"]
+Status = Literal["optimal", "feasible", "empty", "manual"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,8 @@ class Boundary:
     """
 
     unit: str
-    call: int
-    edge: str
+    call: Index
+    edge: Edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Cut:
     """
 
     at: str
-    depth: int
+    depth: Depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Segment:
 
     start: Boundary
     end: Boundary
-    runtime: str = "replay"
+    runtime: Runtime = "replay"
     keep: tuple[str, ...] = ()
     cuts: tuple[Cut, ...] = ()
     saved_bytes: int = 0
@@ -113,12 +116,12 @@ class UnitPrint:
     """
 
     units: str
-    count: int
+    count: Positive
     fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Document):
     """A recomputation plan for one model and one training step.
 
     Attributes:
@@ -142,6 +145,9 @@ class Plan:
         schema_version: version of the file format.
     """
 
+    KIND = "planner.plan"
+
+    schema_version: Version = SCHEMA_VERSION
     model_class: str
     fingerprint: str
     step: StepInfo
@@ -149,9 +155,9 @@ class Plan:
     predicted_peak_bytes: int
     predicted_overhead_ratio: float
     plain_peak_bytes: int
-    solver: str
-    status: str
     floor_bytes: int | None = None
+    solver: str
+    status: Status
     gap: float | None = None
     measured_peak_bytes: int | None = None
     segments: tuple[Segment, ...] = ()
@@ -159,46 +165,15 @@ class Plan:
     pins: Pins = Pins()
     notes: tuple[str, ...] = ()
     units: tuple[UnitPrint, ...] = ()
-    schema_version: int = SCHEMA_VERSION
 
-    def to_json(self) -> str:
-        """Return the plan as JSON text, the same text for the same plan."""
-        from planner.documents.plan_codec import plan_to_json
-
-        return plan_to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Read a plan from JSON text; raises `DocumentError` naming the field at fault."""
-        from planner.documents.plan_codec import plan_from_json
-
-        return plan_from_json(text)
-
-    def save(self, path: str | PathLike[str], force: bool = False) -> None:
-        """Write the plan; an existing file stays unless ``force``.
-
-        Raises:
-            PlanFileExistsError: the file exists.
-            DocumentError: it cannot be written.
-        """
-        from planner.documents.files import write_document
-
-        write_document(path, self.to_json(), force=force)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Plan:
-        """Read a plan from a file; raises `DocumentError` naming the field at fault."""
-        from planner.documents.files import read_document
-        from planner.documents.plan_codec import plan_from_json
-
-        return plan_from_json(read_document(path), str(path))
+    def faults(self) -> Iterator[Fault]:
+        """Yield cuts of depth 0, which is none."""
+        for i, segment in enumerate(self.segments):
+            for j, cut in enumerate(segment.cuts):
+                if not cut.depth:
+                    yield Fault(f"segments[{i}].cuts[{j}].depth", 0, "a depth other than 0")
 
     def __str__(self) -> str:
         from planner.documents.printing.table import plan_table
 
         return plan_table(self)
-
-    def _repr_html_(self) -> str | None:
-        from planner.documents.notebook import cell
-
-        return cell(self)

@@ -7,16 +7,21 @@ name, time and phase. Written by the profiler, read by the graph room; no torch 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from os import PathLike
+from itertools import chain, repeat
+from operator import attrgetter, le
+from typing import Annotated, Literal
 
-from planner.documents.step import SCHEMA_VERSION, Exclusion, StepInfo, TensorSpec
+from planner.documents.document import Document, Fault
+from planner.documents.fields import SCHEMA_VERSION, TABLE, Index, Version
+from planner.documents.step import Exclusion, StepInfo, TensorSpec
 
 __all__ = [
-    "CATEGORIES",
-    "PHASES",
+    "Category",
     "Exclusion",
     "Op",
+    "Phase",
     "Profile",
     "SavedTensor",
     "StepInfo",
@@ -26,8 +31,8 @@ __all__ = [
     "Value",
 ]
 
-PHASES = ("forward", "backward", "other")
-CATEGORIES = ("parameter", "buffer", "gradient", "optimizer", "input", "activation")
+Phase = Literal["forward", "backward", "other"]
+Category = Literal["parameter", "buffer", "gradient", "optimizer", "input", "activation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class UnitCall:
     call: int
     root_call: int
     kind: str
-    parent: int
+    parent: Index
     enter: int
     exit: int
 
@@ -70,8 +75,8 @@ class Op:
     """
 
     name: str
-    unit: int
-    phase: str
+    unit: Index
+    phase: Phase
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     time_ns: int = 0
@@ -92,7 +97,7 @@ class Value:
 
     storage: int
     version: int
-    op: int
+    op: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +118,10 @@ class Storage:
     """
 
     bytes: int
-    category: str
-    birth: int
-    death: int
-    natural_death: int
+    category: Category
+    birth: Index
+    death: Index
+    natural_death: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +136,11 @@ class SavedTensor:
 
     value: int
     packed_at: int
-    unpacked_at: int
+    unpacked_at: Index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Document):
     """One plain training step of one model.
 
     Attributes:
@@ -154,53 +159,71 @@ class Profile:
         schema_version: version of the file format.
     """
 
+    KIND = "planner.profile"
+
+    schema_version: Version = SCHEMA_VERSION
     model_class: str
     fingerprint: str
     step: StepInfo
-    units: tuple[UnitCall, ...]
-    ops: tuple[Op, ...]
-    values: tuple[Value, ...]
-    storages: tuple[Storage, ...]
-    saved: tuple[SavedTensor, ...]
     plain_peak_bytes: int
     step_time_ns: int
     forward_time_ns: int
     excluded: tuple[Exclusion, ...] = ()
-    schema_version: int = SCHEMA_VERSION
+    units: Annotated[tuple[UnitCall, ...], TABLE]
+    ops: Annotated[tuple[Op, ...], TABLE]
+    values: Annotated[tuple[Value, ...], TABLE]
+    storages: Annotated[tuple[Storage, ...], TABLE]
+    saved: Annotated[tuple[SavedTensor, ...], TABLE]
 
-    def to_json(self) -> str:
-        """Return the profile as JSON text, the same text for the same profile."""
-        from planner.documents.profile_codec import profile_to_json
-
-        return profile_to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> Profile:
-        """Read a profile from JSON text; raises `DocumentError` naming the field at fault."""
-        from planner.documents.profile_codec import profile_from_json
-
-        return profile_from_json(text)
-
-    def save(self, path: str | PathLike[str], force: bool = False) -> None:
-        """Write the profile; an existing file stays unless ``force``.
-
-        Raises:
-            PlanFileExistsError: the file exists.
-            DocumentError: it cannot be written.
-        """
-        from planner.documents.files import write_document
-
-        write_document(path, self.to_json(), force=force)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Profile:
-        """Read a profile from a file; raises `DocumentError` naming the field at fault."""
-        from planner.documents.files import read_document
-        from planner.documents.profile_codec import profile_from_json
-
-        return profile_from_json(read_document(path), str(path))
+    def faults(self) -> Iterator[Fault]:
+        """Yield row numbers that point past the end, and lives that end before they begin."""
+        ops, values = len(self.ops), len(self.values) - 1
+        enters, births = [u.enter for u in self.units], [s.birth for s in self.storages]
+        parents = range(-1, len(self.units))  # parents come first, so there are no cycles
+        yield from _outside("units.parent", self.units, -1, parents)
+        yield from _outside("units.enter", self.units, 0, ops)
+        yield from _outside("units.exit", self.units, enters, ops)
+        yield from _outside("ops.unit", self.ops, -1, len(self.units) - 1)
+        yield from _outside("ops.inputs", self.ops, 0, values)
+        yield from _outside("ops.outputs", self.ops, 0, values)
+        yield from _outside("values.storage", self.values, 0, len(self.storages) - 1)
+        yield from _outside("values.op", self.values, -1, ops - 1)
+        yield from _outside("storages.birth", self.storages, -1, ops - 1)
+        yield from _outside("storages.death", self.storages, births, ops)
+        yield from _outside("storages.natural_death", self.storages, births, ops)
+        yield from _outside("saved.value", self.saved, 0, values)
+        yield from _outside("saved.packed_at", self.saved, 0, ops)
+        yield from _outside("saved.unpacked_at", self.saved, -1, ops)
 
     def __str__(self) -> str:
         from planner.documents.printing.table import profile_table
 
         return profile_table(self)
+
+
+Limit = int | Sequence[int]
+
+
+def _outside(column: str, rows: Sequence[object], low: Limit, high: Limit) -> Iterator[Fault]:
+    """Yield the cells of a column that are not within limits, which may differ from row to row."""
+    table, name = column.split(".")
+    cells = list(map(attrgetter(name), rows))
+    are_lists = bool(cells) and isinstance(cells[0], tuple)  # of row numbers, with limits in common
+    numbers = list(chain.from_iterable(cells)) if are_lists else cells
+    if all(map(le, _each(low), numbers)) and all(map(le, numbers, _each(high))):
+        return  # the usual case, at the speed of C: a profile may have a million cells
+    for i, (cell, least, most) in enumerate(zip(cells, _each(low), _each(high), strict=False)):
+        for j, number in enumerate(cell if are_lists else (cell,)):
+            if not least <= number <= most:
+                place = f"{table}.rows[{i}].{name}" + f"[{j}]" * are_lists
+                yield Fault(place, number, _between(least, most))
+
+
+def _each(limit: Limit) -> Iterable[int]:
+    return repeat(limit) if isinstance(limit, int) else limit
+
+
+def _between(low: int, high: int) -> str:
+    if high < low:
+        return "no entry here: the list it points into is empty"
+    return f"an integer from {low} to {high}"

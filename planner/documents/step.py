@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SCHEMA_VERSION = 1
+from planner.documents.fields import Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,18 @@ class StepInfo:
     autocast: str = ""
     optimizer: str = ""
     root_calls: int = 1
-    shards: int = 1
+    shards: Positive = 1
     estimated_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A unit that must not be recomputed, and why."""
+    """A unit that must not be recomputed, and why.
+
+    Attributes:
+        unit: qualified name; empty for the root.
+        reason: in words.
+    """
 
     unit: str
     reason: str

@@ -1,31 +1,29 @@
-"""JSON text, strictly: what we write is always the same, what we read must be plain JSON.
+"""JSON text, strictly: everything that two readers could understand differently is refused.
 
-Refused on reading: duplicate keys, NaN and infinities, integers beyond 64 bits, nesting too deep,
-texts over `MAX_TEXT_BYTES`; then a wrong ``kind`` and a ``schema_version`` that is missing or from
-the future. Called by the codecs.
+That is duplicate keys, NaN and infinities, integers of absurd length, nesting too deep, and texts
+over `MAX_TEXT_BYTES`. Called by the codec.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
-from planner.documents.reader import Node, shown
-from planner.documents.step import SCHEMA_VERSION
 from planner.errors import DocumentError
 
 # A profile of 3,000 ops takes about half a MiB; this leaves room for some 500,000 ops.
 MAX_TEXT_BYTES = 128 * 1024**2
-# 64-bit integers have at most 19 digits; longer ones may take Python minutes to convert.
-_MAX_DIGITS = 20
-
-PLAN_KIND = "planner.plan"
-PROFILE_KIND = "planner.profile"
-KINDS = (PLAN_KIND, PROFILE_KIND)
+# Python refuses to convert very long integers, which could take minutes; old patch releases don't.
+_PYTHON_LIMITS_DIGITS = hasattr(sys, "get_int_max_str_digits")
+AGAIN = "take the file from version control, or make it again with planner"
 
 
-def parse(text: str, source: str = "") -> Node:
-    """Parse JSON text into the node at its top.
+def parse(text: str, source: str = "") -> object:
+    """Parse JSON text.
 
     Args:
         text: the document.
@@ -40,10 +38,8 @@ def parse(text: str, source: str = "") -> Node:
         numbers = f"found {len(text):,} characters, wanted at most {MAX_TEXT_BYTES:,}"
         _refuse(source, numbers, "not a plan or a profile")
     try:
-        value = json.loads(
-            text, object_pairs_hook=_unique, parse_int=_integer, parse_constant=_constant
-        )
-        return Node(value, source)
+        with without_collector():
+            return _loaded(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         _refuse(source, f"{error.msg} at {where}", "cut short, or a merge conflict left inside")
@@ -53,76 +49,58 @@ def parse(text: str, source: str = "") -> Node:
         _refuse(source, str(error), "edited by hand, or written by another tool")
 
 
-def render_error(source: str, error: Exception) -> DocumentError:
-    """Return the `DocumentError` for a document that has no JSON form."""
-    return DocumentError(
-        f"{source} cannot be written as JSON",
-        str(error),
-        "a number that is not finite, or a value that is not a plain Python int, float or str",
-        "convert the value first, e.g. int(x)",
-    )
+def _loaded(text: str, parse_int: Callable[[str], int] | None = None) -> object:
+    if parse_int is None and not _PYTHON_LIMITS_DIGITS:
+        parse_int = _integer
+    try:
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_int=parse_int, parse_constant=_constant
+        )
+    except ValueError as error:
+        if parse_int is not None or isinstance(error, json.JSONDecodeError):
+            raise
+        return _loaded(text, _integer)  # slower, and says in our words which integer is too long
 
 
-def read_kind(top: Node) -> str:
-    """Return the document's ``kind``; raises `DocumentError` when it is none of ours."""
-    value = top.value
-    if not isinstance(value, dict):
-        top.fail("an object")
-    if value.get("kind") in KINDS:
-        return str(value["kind"])
-    found = shown(value["kind"]) if "kind" in value else "no kind"
-    top.child("kind", value.get("kind")).fail("one of " + ", ".join(KINDS), found)
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Pause garbage collection: it would visit a growing tree again and again, to free nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def expect(top: Node, kind: str) -> None:
-    """Check the document's kind and version before anything else is read.
+def shown(value: object, most: int = 60) -> str:
+    """Show a JSON value in a message, short whatever it is.
 
-    Raises:
-        DocumentError: another kind, or a version this package cannot read.
+    >>> shown([1, [2]]), shown(True), shown(-5)
+    ('a list of 2', 'true', '-5')
     """
-    found = read_kind(top)
-    if found != kind:
-        top.child("kind", found).fail(
-            kind,
-            cause="a plan was given for a profile, or the other way round",
-            fix="read it with planner.load(path), which takes both",
-        )
-    assert isinstance(top.value, dict)
-    _check_version(top.child("schema_version", top.value.get("schema_version")))
-
-
-def _check_version(node: Node) -> None:
-    wanted = f"schema_version {SCHEMA_VERSION}"
-    if node.value is None:
-        node.fail(
-            wanted,
-            "no schema_version",
-            fix=f'make the file again, or add "schema_version": {SCHEMA_VERSION}',
-        )
-    if type(node.value) is int and node.value > SCHEMA_VERSION:
-        node.fail(
-            wanted + " or older",
-            f"schema_version {shown(node.value)}",
-            cause="written by a newer release of planner",
-            fix="upgrade planner, or make the file again with this release",
-        )
-    node.integer(1, SCHEMA_VERSION)
+    if isinstance(value, (list, dict)):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+    if value is None or isinstance(value, bool):
+        return str({None: "null", True: "true", False: "false"}[value])
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"  # its digits could take minutes
+    text = ascii(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
-    if len(made) == len(pairs):
-        return made
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ValueError(f"the key {shown(key)} twice in one object")
-        seen.add(key)
-    raise AssertionError("unreachable")
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shown(twice)} twice in one object")
+    return made
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
+    if len(digits) > 20:
         raise ValueError(f"an integer of {len(digits)} digits, wanted at most 64 bits")
     return int(digits)
 
@@ -132,10 +110,5 @@ def _constant(name: str) -> NoReturn:
 
 
 def _refuse(source: str, numbers: str, cause: str) -> NoReturn:
-    raise DocumentError(
-        f"{source or 'the document'} is not readable JSON",
-        numbers,
-        cause,
-        "take the file from version control, or make it again with planner",
-        path=source,
-    )
+    what = f"{source or 'the document'} is not readable JSON"
+    raise DocumentError(what, numbers, cause, AGAIN, path=source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.documents.plan import Boundary
+from planner.documents.plan import Boundary, Edge
 from planner.documents.profile import UnitCall
 from planner.graph.address import Addresser, output_address, split_output
 from planner.graph.span import Span
@@ -30,14 +30,14 @@ class Places:
             (unit.root_call, unit.name, unit.call): unit for unit in profile.units
         }
         depths = _depths(profile.units)
-        self._edges: dict[int, list[tuple[int, UnitCall, str]]] = {}
+        self._edges: dict[int, list[tuple[int, UnitCall, Edge]]] = {}
         for unit, depth in zip(profile.units, depths, strict=True):
             if unit.root_call == 0:
                 self._edges.setdefault(unit.enter, []).append((depth, unit, "enter"))
                 self._edges.setdefault(unit.exit, []).append((depth, unit, "exit"))
         self._addresses: dict[tuple[int, int], tuple[str, ...]] = {}
 
-    def boundary(self, position: int, prefer: str) -> Boundary:
+    def boundary(self, position: int, prefer: Edge) -> Boundary:
         """Return a boundary of the first root call at a legal position.
 
         Args:
@@ -111,7 +111,7 @@ class Places:
         )
 
 
-def _rank(edge: tuple[int, UnitCall, str], prefer: str) -> tuple[bool, bool, bool, int]:
+def _rank(edge: tuple[int, UnitCall, Edge], prefer: Edge) -> tuple[bool, bool, bool, int]:
     """Order the edges at one position; the least one names it.
 
     Calls in which no op ran come last, without regard to `prefer`: they may stand on either side

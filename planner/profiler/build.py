@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, UnitCall, Value
+from planner.documents.profile import Category
 from planner.memory.allocator import (
     Workspaces,
     as_storage,
@@ -96,7 +97,7 @@ def _under(timer: OpTimer, step: Step) -> None:
         step.run()
 
 
-def tracked(step: Step) -> dict[str, list[torch.Tensor]]:
+def tracked(step: Step) -> dict[Category, list[torch.Tensor]]:
     """Return what is alive before the step, by category."""
     model = step.model
     state = step.optimizer.state.values() if step.optimizer is not None else ()

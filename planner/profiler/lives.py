@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from planner.documents.profile import Category
 from planner.training_step.storages import lies_on, storages_of
 
 
@@ -21,7 +22,7 @@ class Life:
 
     bytes: int
     birth: int
-    category: str
+    category: Category
     death: int | None = None
 
 
@@ -47,7 +48,7 @@ class Lives:
         self._alive: dict[int, _Watch] = {}
         self.open = True
 
-    def see(self, tensor: torch.Tensor, category: str = "activation") -> int:
+    def see(self, tensor: torch.Tensor, category: Category = "activation") -> int:
         """Return the number of a tensor's (first) storage; a new one is born now."""
         number = -1
         counts = lies_on(tensor, self._device)
@@ -55,7 +56,7 @@ class Lives:
             number = self._see(storage, storage.nbytes() if counts else 0, category)
         return number
 
-    def see_all(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+    def see_all(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """See tensors that were there before the step."""
         for tensor in tensors:
             self.see(tensor, category)
@@ -72,13 +73,13 @@ class Lives:
                 return watch.number
         return None
 
-    def relabel(self, tensor: torch.Tensor, category: str) -> None:
+    def relabel(self, tensor: torch.Tensor, category: Category) -> None:
         """Give a tensor's storage another category."""
         number = self.number(tensor)
         if number is not None:
             self.lives[number].category = category
 
-    def _see(self, storage: torch.UntypedStorage, size: int, category: str) -> int:
+    def _see(self, storage: torch.UntypedStorage, size: int, category: Category) -> int:
         watch = self._alive.get(storage._cdata)
         if watch is not None and watch() is storage:
             life = self.lives[watch.number]

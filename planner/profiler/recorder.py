@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from planner.documents.profile import Category, Phase
 from planner.memory.allocator import Workspaces
 from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
@@ -39,7 +40,7 @@ class RecordedOp:
 
     name: str
     unit: int
-    phase: str
+    phase: Phase
     inputs: tuple[Key, ...] = ()
     outputs: tuple[Key, ...] = ()
     time_ns: int = 0
@@ -115,7 +116,7 @@ class StepRecorder(TorchDispatchMode):
         self.backward_seen = False
 
     @contextmanager
-    def recording_step(self, tracked: dict[str, list[torch.Tensor]]) -> Iterator[None]:
+    def recording_step(self, tracked: dict[Category, list[torch.Tensor]]) -> Iterator[None]:
         """Record what runs inside the block; `tracked` tensors were there before, by category."""
         watch_launches()
         let_transforms_in()
@@ -176,7 +177,7 @@ class StepRecorder(TorchDispatchMode):
     def _finish(self, begun: BegunRecord, args: Any, out: Any) -> OpRecord:
         return finish_record(self.flow, begun, args, out, self._on_tape)
 
-    def _phase(self) -> str:
+    def _phase(self) -> Phase:
         return "other" if self.backward_seen and not self.calls.stack else "forward"
 
     def _timed(self, op: RecordedOp, func: Any, args: Any, kwargs: Any) -> Any:
@@ -252,7 +253,7 @@ def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> int:
 def run_recorded(
     model: nn.Module,
     run: Callable[[], object],
-    tracked: dict[str, list[torch.Tensor]],
+    tracked: dict[Category, list[torch.Tensor]],
     give_up: bool = False,
     recorder: StepRecorder | None = None,
     last: int = 1,

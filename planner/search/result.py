@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.documents.plan import Status
 from planner.graph.span import Span
 
 
@@ -25,7 +26,7 @@ class SearchResult:
     spans: tuple[Span, ...]
     peak_bytes: int
     overhead_ns: int
-    status: str
+    status: Status
     gap: float | None
     solver: str
     floor_bytes: int

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Literal, get_args
 
-from planner.documents.plan import Exclusion, Pins
+from planner.documents.plan import Exclusion, Pins, Status
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph.model import Graph
 from planner.graph.span import IllegalSpanError, Span
@@ -140,7 +140,7 @@ class GraphPlanner:
         steady = _remembered(Graph.of(replace(profile, ops=ops)), self.wanted).floor
         return self.pool.add(steady.spans, steady.solver) or self.floor
 
-    def _proof(self, found: Candidate, budget_bytes: int) -> tuple[str, float | None]:
+    def _proof(self, found: Candidate, budget_bytes: int) -> tuple[Status, float | None]:
         """What is known about how good a plan is: its status and gap."""
         if not found.spans:
             return "empty", 0.0

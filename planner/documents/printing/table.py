@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, get_args
 
 from planner.documents.plan import Exclusion, Plan, Segment
 from planner.documents.printing.grid import facts, grid, printable
 from planner.documents.printing.segments import runs, segment_label
-from planner.documents.profile import CATEGORIES, Profile
+from planner.documents.profile import Category, Profile
 from planner.documents.step import StepInfo
 from planner.units import format_bytes, format_bytes_exact, format_ns, format_percent
 
@@ -166,7 +166,7 @@ def _held_at_peak(profile: Profile) -> list[tuple[str, int]]:
     for storage in profile.storages:
         if storage.birth <= peak <= storage.death:
             held[storage.category] += storage.bytes
-    return [(category, held[category]) for category in CATEGORIES if held[category]]
+    return [(category, held[category]) for category in get_args(Category) if held[category]]
 
 
 def _saved_by_unit(profile: Profile) -> Counter[str]:

@@ -32,6 +32,7 @@ from planner.documents import (
     load,
     text,
 )
+from planner.documents.wire import schema
 from planner.errors import DocumentError
 
 # ---------------------------------------------------------------- round trips
@@ -141,12 +142,25 @@ def test_the_shipped_schema_accepts_what_we_write(document: Document) -> None:
 
 def test_the_schemas_name_every_column_and_key() -> None:
     schema = json.loads((SCHEMAS / "profile.schema.json").read_text())
-    for table, kind in (("units", UnitCall), ("ops", Op), ("values", Value)):
-        columns = schema["properties"][table]["properties"]["columns"]["const"]
+    for kind in (UnitCall, Op, Value, Storage, SavedTensor):
+        columns = schema["$defs"][f"{kind.__name__}Table"]["properties"]["columns"]["const"]
         assert columns == [field.name for field in fields(kind)]
     schema = json.loads((SCHEMAS / "plan.schema.json").read_text())
     assert set(schema["required"]) - {"kind"} == {field.name for field in fields(Plan)}
-    assert schema["$defs"]["segment"]["required"] == [field.name for field in fields(Segment)]
+    assert schema["$defs"]["Segment"]["required"] == [field.name for field in fields(Segment)]
+
+
+@pytest.mark.parametrize("kind", [Plan, Profile])
+def test_the_shipped_schemas_are_those_of_the_classes(kind: type[Document]) -> None:
+    """``python scripts/make_schemas.py`` writes them."""
+    shipped = json.loads((SCHEMAS / f"{kind.__name__.lower()}.schema.json").read_text())
+    assert shipped == json.loads(json.dumps(schema(kind)))
+
+
+def test_the_schemas_say_what_each_field_is() -> None:
+    properties = schema(Plan)["properties"]
+    assert properties["budget_bytes"]["description"] == "most live bytes that were allowed"
+    assert all("description" in properties[field.name] for field in fields(Plan))
 
 
 # ---------------------------------------------------------------- refused text

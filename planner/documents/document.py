@@ -1,0 +1,67 @@
+"""`Document`: what plans and profiles have in common, as files and in notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from typing import ClassVar, NamedTuple, TypeVar
+
+from planner.documents.notebook import cell
+
+KINDS = ("planner.plan", "planner.profile")
+
+D = TypeVar("D", bound="Document")
+
+
+class Fault(NamedTuple):
+    """A value that a document must not hold: where it stands, and what would be right."""
+
+    field: str
+    found: object
+    wanted: str
+
+
+class Document:
+    """Base of the dataclasses that are files; `KIND` is what a file says that it is."""
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+
+    def faults(self) -> Iterable[Fault]:
+        """Return what is wrong beyond the types of fields, e.g. a row number that is too high."""
+        return ()
+
+    def to_json(self) -> str:
+        """Return the document as JSON text, the same text for the same document."""
+        from planner.documents.codec import write
+
+        return write(self)
+
+    @classmethod
+    def from_json(cls: type[D], text: str) -> D:
+        """Read a document from JSON text; raises `DocumentError` naming the field at fault."""
+        from planner.documents.codec import read
+
+        return read(cls, text)
+
+    def save(self, path: str | PathLike[str], force: bool = False) -> None:
+        """Write the document; an existing file stays unless ``force``.
+
+        Raises:
+            PlanFileExistsError: the file exists.
+            DocumentError: it cannot be written.
+        """
+        from planner.documents.files import write_document
+
+        write_document(path, self.to_json(), force=force)
+
+    @classmethod
+    def load(cls: type[D], path: str | PathLike[str]) -> D:
+        """Read a document from a file; raises `DocumentError` naming the field at fault."""
+        from planner.documents.codec import read
+        from planner.documents.files import read_document
+
+        return read(cls, read_document(path), str(path))
+
+    def _repr_html_(self) -> str | None:
+        return cell(self)
