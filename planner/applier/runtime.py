@@ -25,6 +25,7 @@ from planner.replay.recipe import Namer, Recipe
 from planner.replay.replaying import ReplayCount
 from planner.replay.stack import checkpoint_listens, remove_mode, remove_strays
 from planner.replay.tape import Tape
+from planner.replay.torch_versions import warn_if_untested
 from planner.replay.units import UnitNames
 
 EVERY_CALL = -1
@@ -57,6 +58,7 @@ class Runtime:
     """One plan at work on one model."""
 
     def __init__(self, plan: Plan) -> None:
+        warn_if_untested()
         self.plan = plan
         self.replayed = ReplayCount()
         self.root: weakref.ref[nn.Module] | None = None

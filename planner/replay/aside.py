@@ -2,9 +2,9 @@
 
 Transforms save tensors of their own inner levels and therefore disable saved-tensor hooks while
 they run; torch refuses that while any hooks are there. The two functions below take the place of
-torch's: hooks whose owner says `stands_aside` are taken off the stack first and come back when
-hooks are enabled again. What is saved in between stays in memory as without a plan. All other hooks
-are refused as ever.
+torch's: hooks whose owner has `stands_aside` set are taken off the stack first and pushed again
+when hooks are enabled again. What is saved in between stays in memory as without a plan. All other
+hooks are refused as before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Kernels that no dispatcher sees: a Triton launch inside a segment marks it.
+"""Kernels that run without an op: a Triton launch inside a segment is recorded.
 
-A kernel launched from Python (inside an `autograd.Function`, say) may write into any tensor, with
-no op and no version counter to tell. Triton calls hooks at each launch; ours tells the open tape,
-for which whatever it knew comes from outside from then on.
+A kernel launched from Python (inside an `autograd.Function`, say) may write into any tensor, and no
+op or version counter shows it. Triton calls hooks at each launch; ours notifies the open tape,
+which takes all values that it knew as outside values from then on.
 """
 
 from __future__ import annotations

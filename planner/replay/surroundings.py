@@ -5,7 +5,7 @@
 
 SAFE FROM INTERRUPTS    a signal handler may raise between any two lines of Python. So whatever is
                   entered here is entered and left by torch's own C code within one `try` or `with`
-                  of one running function; a suspended generator would put it back too late.
+                  of one running function; a suspended generator would restore it too late.
 """
 
 from __future__ import annotations

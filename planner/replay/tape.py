@@ -10,7 +10,7 @@ still be replayed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +22,7 @@ from planner.replay.content import sample
 from planner.replay.digest import CheckedPlaceholder
 from planner.replay.flow import Key
 from planner.replay.follower import DIFFERS, Follower
+from planner.replay.interleaving import Hooks, Interleaved, hooks_on_top, let_others_leave
 from planner.replay.program import Pack, Program
 from planner.replay.recipe import Recipe
 from planner.replay.record import OpRecord
@@ -36,9 +37,10 @@ from planner.replay.statistics import wait_for_backward
 from planner.replay.views import on_storage
 
 let_transforms_in()
+let_others_leave()
 
 
-class Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode, Interleaved):
     """One run of one segment, from `open` to `close`.
 
     Owns the run, and a follower or a recorder of it. Autograd's nodes hold the tape through its
@@ -59,7 +61,8 @@ class Tape(TorchDispatchMode):
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
-        self._paused = False
+        self._paused = self._keeps_all = False
+        self._below: Hooks | None = None
         self._run: SegmentRun | None = SegmentRun(recipe)
         self._run.state.open_run = self
         self._follower: Follower | None = None
@@ -73,8 +76,9 @@ class Tape(TorchDispatchMode):
 
     def open(self) -> None:
         """Start listening: ops through the dispatch mode, packs through the hooks."""
+        self._below = hooks_on_top()
         push_hooks(self.pack, unpack)
-        self.stands_aside = True  # for transforms, see `aside`
+        self.stands_aside = self.keeps_place = True  # see `aside` and `interleaving`
         self.__enter__()
 
     def close(self, learn: bool = True) -> bool:
@@ -87,7 +91,7 @@ class Tape(TorchDispatchMode):
             Whether the tape is off the stack of modes; if not, it is handling an op just now, and
             lets all others pass until it is removed.
         """
-        self.stands_aside = False
+        self.stands_aside = self.keeps_place = False
         remove_hooks(self.pack)
         removed = remove_mode(self)
         self._paused = True
@@ -157,14 +161,37 @@ class Tape(TorchDispatchMode):
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """Decide the fate of a tensor that autograd saves: a placeholder, or the tensor."""
-        if self._paused:
+        if self._below is not None:
+            return self._pack_through(self._below, tensor)
+        if self._paused or self._keeps_all:
             return kept(tensor)
+        return self._pack(tensor)
+
+    def hooks_below_changed(self) -> None:
+        """Hooks that were opened before the segment are closed: what they would see has changed."""
+        self._below = hooks_on_top()
+
+    def modes_below_changed(self) -> None:
+        """A mode that the segment was opened in is left: replays could not tell where it applies,
+        so that what is packed from here on stays with autograd.
+        """
+        self._keeps_all = True
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
         follower = self._follower
         if follower is not None:
             packed = follower.pack(tensor)
             if packed is not DIFFERS:
                 return packed
         return self._record_on().record_pack(tensor)
+
+    def _pack_through(self, below: Hooks, tensor: torch.Tensor) -> Any:
+        """Pack a tensor for hooks that were opened before the segment (HOOKS BELOW)."""
+        if not (self._paused or self._keeps_all):
+            packed = self._pack(tensor)
+            if isinstance(packed, Placeholder):
+                return PackedThrough(below, packed)
+        return PackedThrough(below, below.pack(tensor))
 
     def _record_on(self) -> Recorder:
         """Return the recorder; from here on the run is recorded."""
@@ -221,12 +248,24 @@ def _source(run: SegmentRun, program: Program, key: Key, recorded: bool) -> Sour
     return Source(tensor, version, run.samples.get(key) or sample(tensor, whole=recorded))
 
 
+class PackedThrough(NamedTuple):
+    """A tensor that also went, or goes once it is replayed, through hooks below the tape's."""
+
+    hooks: Hooks
+    packed: Any
+
+
 def unpack(packed: Any) -> torch.Tensor:
     """Give autograd back what `Tape.pack` stored."""
     if type(packed) is Placeholder:
         return packed.state.value(packed.arg)
     if type(packed) is CheckedPlaceholder:
         return packed.value()
+    if type(packed) is PackedThrough:
+        hooks, inner = packed
+        if isinstance(inner, Placeholder):
+            inner = hooks.pack(unpack(inner))
+        return hooks.unpack(inner)
     tensor, version = packed
     if tensor._version != version:
         raise ReplayError(

@@ -1,7 +1,7 @@
 """What the engine must know about an aten op: what it writes, whether it draws, whether it aliases.
 
-Read once per op from its schema and cached by identity; the few facts that schemas do not tell
-(kernels that write without saying so) stand here as tables with their reason.
+Read once per op from its schema and cached by identity; the few facts that schemas do not declare
+(kernels with undeclared writes) stand here as tables with their reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 SEEN_NAMESPACES = frozenset({"aten", "prims"})
-"""Ops of other namespaces are opaque: they may draw or write in ways that no schema tells."""
+"""Ops of other namespaces are opaque: they may draw or write in ways that no schema declares."""
 
 UNDECLARED_WRITES: dict[str, tuple[tuple[int, ...], int | None]] = {
     "aten::native_batch_norm": ((3, 4), 5),
@@ -23,7 +23,7 @@ UNDECLARED_WRITES: dict[str, tuple[tuple[int, ...], int | None]] = {
     "aten::batch_norm_gather_stats_with_counts": ((3, 4), None),
 }
 """Positions of running statistics that these kernels update without declaring it, and of the
-argument that tells whether they do (none: always)."""
+argument that decides whether they do (none: always)."""
 
 _LEAVES_UNDEFINED = ("attention", "_batch_norm", "_rnn")
 """Kernels of these names return integers that only some calls fill: the seeds of attention without
@@ -75,7 +75,7 @@ _OVERWRITES = frozenset(
 _CHANGES_ARGUMENT = {"aten::_cudnn_rnn": 15, "aten::miopen_rnn": 13}
 """Where recurrent layers with dropout are given the library's own generator (`dropout_state`)."""
 _NO_EFFECT = frozenset({"aten::record_stream"})
-"""They claim to write and do not: this one tells the allocator who else uses the memory."""
+"""Their schemas declare a write that does not happen: this one informs the allocator."""
 _REWIRES = ("aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_")
 
 
@@ -90,15 +90,15 @@ class Traits:
         keyword_writes: names of keyword arguments written in place (`out=`).
         random: draws from a generator.
         blank: returns memory with undefined content (`empty`).
-        hidden_writes: positions written without the schema saying so (batch norm statistics).
-        hidden_flag: position of the argument that tells whether they are written, if there is one.
+        hidden_writes: positions written without the schema declaring it (batch norm statistics).
+        hidden_flag: position of the argument that decides whether they are written, if any.
         overwrites: may be the first to write blank memory; else it reads what it writes.
         relabels: returns a view that changes what the bytes mean.
         unversioned: writes without moving version counters while a dispatch mode is on.
         copies: may copy between devices without waiting.
         needs_statistics: takes the dtype of the statistics for the one to compute in.
         declares_writes: what it writes is in its schema, or in the tables here.
-        changes_argument: position of a tensor in which the kernel keeps its random state, unsaid.
+        changes_argument: position of a tensor in which the kernel keeps its random state.
     """
 
     passthrough: bool
@@ -137,48 +137,45 @@ def _read(func: Any) -> Traits:
     if not isinstance(func, torch._ops.OpOverload):
         return _OPAQUE
     schema = func._schema
-    arguments = schema.arguments
-    writes = tuple(
-        i
-        for i, a in enumerate(arguments)
-        if not a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
-    )
-    keyword_writes = tuple(
-        a.name
-        for a in arguments
-        if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
-    )
-    mutable = bool(writes or keyword_writes)
-    hidden, flag = UNDECLARED_WRITES.get(schema.name, ((), None))
-    views = not mutable and (_only_views(schema) or schema.name in _ALIASES_UNDECLARED)
-    # Writes that move no version counter: neither an in-place op nor one with `out=`.
-    unmoved = bool(writes) and not schema.name.endswith("_")
-    if schema.name in _NO_EFFECT:
+    name = schema.name
+    if name in _NO_EFFECT:
         return Traits(True, False, (), (), False, False)
-    relabels = schema.name in _RELABELS or (
-        schema.name == "aten::view" and schema.overload_name == "dtype"
-    )
+    writes, keyword_writes = _writes(schema)
+    mutable = bool(writes or keyword_writes)
+    seen = func.namespace in SEEN_NAMESPACES
+    # Writes that move no version counter: neither an in-place op nor one with `out=`.
+    unmoved = bool(writes) and not name.endswith("_")
+    hidden, flag = UNDECLARED_WRITES.get(name, ((), None))
+    relabels = name in _RELABELS or (name == "aten::view" and schema.overload_name == "dtype")
+    views = not mutable and (_only_views(schema) or name in _ALIASES_UNDECLARED)
     return Traits(
         passthrough=views and not relabels,
-        opaque=(
-            func.namespace not in SEEN_NAMESPACES
-            or schema.name in (*_REWIRES, "aten::_cudnn_init_dropout_state")
-            or unmoved
-        ),
+        opaque=not seen or unmoved or name in (*_REWIRES, "aten::_cudnn_init_dropout_state"),
         writes=writes,
         keyword_writes=keyword_writes,
         random=torch.Tag.nondeterministic_seeded in func.tags,
-        blank=schema.name in _BLANK and not mutable,
+        blank=name in _BLANK and not mutable,
         hidden_writes=hidden,
         hidden_flag=flag,
-        overwrites=bool(keyword_writes) or schema.name in _OVERWRITES,
+        overwrites=bool(keyword_writes) or name in _OVERWRITES,
         relabels=relabels,
-        unversioned=mutable and schema.name.startswith("aten::_foreach_"),
-        copies=schema.name in ("aten::_to_copy", "aten::copy_"),
-        needs_statistics="gather_stats" in schema.name,
-        declares_writes=func.namespace in SEEN_NAMESPACES and schema.name not in _REWIRES,
-        changes_argument=_CHANGES_ARGUMENT.get(schema.name),
+        unversioned=mutable and name.startswith("aten::_foreach_"),
+        copies=name in ("aten::_to_copy", "aten::copy_"),
+        needs_statistics="gather_stats" in name,
+        declares_writes=seen and name not in _REWIRES,
+        changes_argument=_CHANGES_ARGUMENT.get(name),
     )
+
+
+def _writes(schema: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Positions and names of the arguments that the schema says are written."""
+    written = [
+        (i, a)
+        for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    ]
+    positions = tuple(i for i, a in written if not a.kwarg_only)
+    return positions, tuple(a.name for _, a in written if a.kwarg_only)
 
 
 def _only_views(schema: Any) -> bool:
@@ -197,7 +194,7 @@ class Random(Protocol):
 
 
 def may_be_undefined(func: Any, result: torch.Tensor) -> bool:
-    """Whether a result of an op may hold anything, so that its bits say nothing."""
+    """Whether a result of an op may be uninitialized, so that its bits mean nothing."""
     if result.is_floating_point() or result.is_complex():
         return False
     return any(part in func._schema.name for part in _LEAVES_UNDEFINED)
@@ -216,7 +213,7 @@ def generator_of(device: torch.device) -> Random:
 
 
 class _StateOf:
-    """The random state of a device whose generators torch does not show (MPS)."""
+    """The random state of a device whose generators torch does not expose (MPS)."""
 
     def __init__(self, module: Any) -> None:
         self.get_state, self.set_state = module.get_rng_state, module.set_rng_state
