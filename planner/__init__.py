@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from planner.errors import StepError as StepError
     from planner.errors import UnknownUnitError as UnknownUnitError
     from planner.estimate.device import Device as Device
+    from planner.replay.custom_ops import register_replayable as register_replayable
     from planner.search.measured.options import Measured as Measured
     from planner.sweeps import sweep as sweep
     from planner.verifier import Verification as Verification
@@ -70,6 +71,7 @@ __all__ = [
     "load",
     "plan",
     "profile",
+    "register_replayable",
     "sweep",
     "verify",
 ]
@@ -80,6 +82,7 @@ _HOMES = {
     "planner.documents.batch": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
     "planner.estimate.device": ("Device",),
+    "planner.replay.custom_ops": ("register_replayable",),
     "planner.search.measured.options": ("Measured",),
     "planner.sweeps": ("sweep",),
     "planner.verifier": ("Verification",),

@@ -19,6 +19,7 @@ from planner.memory.allocator import ran_out_of_memory
 from planner.online.apply import apply
 from planner.planning.batch.best_batch import best_batch
 from planner.planning.capped import NEVER, RAN_OUT, plan_capped
+from planner.planning.never import never_replaying
 from planner.planning.offline import from_profile
 from planner.planning.stored_profiles import check_same_step, given_profile
 from planner.planning.tested import plan_tested
@@ -96,6 +97,7 @@ def plan(
     search: Method | Measured = "auto",
     save: Sequence[str] = (),
     recompute: Sequence[str] = (),
+    never: Sequence[str] = (),
     capped: bool = False,
     base: Plan | str | PathLike[str] | None = None,
 ) -> Plan:
@@ -116,6 +118,7 @@ def plan(
             best plan's neighbours, and returns the fastest.
         save: patterns of units whose saved tensors always stay.
         recompute: patterns of units whose saved tensors are always given up.
+        never: ops that are never replayed, as "lib::op"; their results stay in memory.
         capped: run nothing that needs more memory than the budget, the plain step included, and
             compare replays with checksums of their originals. This is also done where the plain
             step runs out of memory.
@@ -135,7 +138,7 @@ def plan(
     check_method("auto" if isinstance(search, Measured) else search)
     budget = parse_budget(budget_mb)
     before = Plan.load(base) if base is not None and not isinstance(base, Plan) else base
-    pins = _pins(before, save, recompute)
+    pins = _pins(before, save, recompute, never)
     check_model(model)
     other = _other_device(device, model)
     has_step = inputs is not None or step is not None
@@ -150,6 +153,8 @@ def plan(
         check_same_step(found, made, optimizer)
     elif other is not None and made is not None:
         found = estimate(made, other.spec, other.ranks)
+    if found is not None:
+        found = never_replaying(found, pins.never)
     if made is None or other is not None:
         assert found is not None, "without a step there is a profile"
         chosen = _predicted(found, budget, search, pins)
@@ -208,7 +213,7 @@ def _run(
     """Plan on the model at hand, from a profile of this very step where there is one."""
     if not capped:
         try:
-            found = found or build_profile(made)
+            found = found or never_replaying(build_profile(made), pins.never)
         except StepError as error:
             if isinstance(search, Measured) or not ran_out_of_memory(error):
                 raise
@@ -238,9 +243,15 @@ def _other_device(device: str | Device | None, model: nn.Module) -> Device | Non
     return Device(device) if isinstance(device, str) else device
 
 
-def _pins(before: Plan | None, save: Sequence[str], recompute: Sequence[str]) -> Pins:
+def _pins(
+    before: Plan | None, save: Sequence[str], recompute: Sequence[str], never: Sequence[str]
+) -> Pins:
     """The user's pins, added to those of an earlier plan; a newer one wins over its opposite."""
     old = before.pins if before is not None else Pins()
     kept = (p for p in old.save if p not in recompute)
     given_up = (p for p in old.recompute if p not in save)
-    return Pins(tuple(dict.fromkeys((*kept, *save))), tuple(dict.fromkeys((*given_up, *recompute))))
+    return Pins(
+        save=tuple(dict.fromkeys((*kept, *save))),
+        recompute=tuple(dict.fromkeys((*given_up, *recompute))),
+        never=tuple(dict.fromkeys((*old.never, *never))),
+    )

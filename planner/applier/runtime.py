@@ -21,6 +21,7 @@ from planner.applier.sharded import part_at_shards, warn_of_parts
 from planner.documents import Exclusion, Plan, Segment
 from planner.graph.address import Addresser, split_output, unit_of
 from planner.replay.audit import Finding
+from planner.replay.custom_ops import op_rules
 from planner.replay.recipe import Namer, Recipe
 from planner.replay.replaying import ReplayCount
 from planner.replay.stack import checkpoint_listens, remove_mode, remove_strays
@@ -248,6 +249,7 @@ class Runtime:
             keep_all=keep_all,
             cut_depths=cut_depths,
             address=partial(self._namer, number, part) if kept or cut_depths else None,
+            rules=op_rules(self.plan.custom_ops, self.plan.pins.never),
         )
 
     def _namer(self, number: int, part: int) -> Namer:

@@ -6,11 +6,12 @@ from planner.documents.fields import SCHEMA_VERSION
 from planner.documents.loading import load
 from planner.documents.plan import Boundary, Cut, Pins, Plan, Segment, UnitPrint
 from planner.documents.profile import Op, Profile, SavedTensor, Storage, UnitCall, Value
-from planner.documents.step import Exclusion, StepInfo, TensorSpec
+from planner.documents.step import CustomOp, Exclusion, StepInfo, TensorSpec
 
 __all__ = [
     "SCHEMA_VERSION",
     "Boundary",
+    "CustomOp",
     "Cut",
     "Exclusion",
     "Op",

@@ -221,13 +221,16 @@ def _listed(before: Plan, after: Plan) -> list[FieldChange]:
     return found
 
 
-_LISTS = ("exclusions", "pins", "notes")
+_LISTS = ("exclusions", "custom ops", "pins", "notes")
 
 
 def _lines(plan: Plan) -> tuple[list[str], ...]:
     pins = [f"save {u or '.'}" for u in plan.pins.save]
     pins += [f"recompute {u or '.'}" for u in plan.pins.recompute]
-    return [f"{e.unit or '.'}: {e.reason}" for e in plan.exclusions], pins, list(plan.notes)
+    pins += [f"never {op}" for op in plan.pins.never]
+    excluded = [f"{e.unit or '.'}: {e.reason}" for e in plan.exclusions]
+    ops = [f"{op.name} {op.reason}" for op in plan.custom_ops]
+    return excluded, ops, pins, list(plan.notes)
 
 
 def _structure(before: Plan, after: Plan) -> list[FieldChange]:

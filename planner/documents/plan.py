@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.documents.document import Document, Fault
-from planner.documents.fields import SCHEMA_VERSION, Depth, Index, Positive, Version
-from planner.documents.step import Exclusion, StepInfo, TensorSpec
+from planner.documents.fields import SCHEMA_VERSION, Depth, Index, Positive, Version, added
+from planner.documents.step import CustomOp, Exclusion, StepInfo, TensorSpec
 
 __all__ = [
     "Boundary",
@@ -99,10 +99,12 @@ class Pins:
     Attributes:
         save: units that always keep their saved tensors.
         recompute: units that always give them up.
+        never: ops that are never replayed, as ``lib::op``.
     """
 
     save: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
+    never: tuple[str, ...] = added(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Plan(Document):
         measured_peak_bytes: most live bytes under the plan, measured; None if never run.
         segments: in forward order.
         exclusions: units left out, with reasons.
+        custom_ops: ops outside aten, and whether replays may run them.
         pins: the user's wishes.
         notes: the user's remarks.
         units: the model's structure, unit by unit; may be empty.
@@ -162,6 +165,7 @@ class Plan(Document):
     measured_peak_bytes: int | None = None
     segments: tuple[Segment, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
+    custom_ops: tuple[CustomOp, ...] = added(())
     pins: Pins = Pins()
     notes: tuple[str, ...] = ()
     units: tuple[UnitPrint, ...] = ()

@@ -14,8 +14,8 @@ from operator import attrgetter, le
 from typing import Annotated, Literal
 
 from planner.documents.document import Document, Fault
-from planner.documents.fields import SCHEMA_VERSION, TABLE, Index, Version
-from planner.documents.step import Exclusion, StepInfo, TensorSpec
+from planner.documents.fields import SCHEMA_VERSION, TABLE, Index, Version, added
+from planner.documents.step import CustomOp, Exclusion, StepInfo, TensorSpec
 
 __all__ = [
     "Category",
@@ -156,6 +156,7 @@ class Profile(Document):
         step_time_ns: time of the whole step.
         forward_time_ns: time of its forward.
         excluded: units that must not be recomputed.
+        custom_ops: ops outside aten that forward calls, and whether replays may run them.
         schema_version: version of the file format.
     """
 
@@ -169,6 +170,7 @@ class Profile(Document):
     step_time_ns: int
     forward_time_ns: int
     excluded: tuple[Exclusion, ...] = ()
+    custom_ops: tuple[CustomOp, ...] = added(())
     units: Annotated[tuple[UnitCall, ...], TABLE]
     ops: Annotated[tuple[Op, ...], TABLE]
     values: Annotated[tuple[Value, ...], TABLE]

@@ -50,6 +50,21 @@ class StepInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class CustomOp:
+    """An op outside aten that the step's forward calls.
+
+    Attributes:
+        name: the op, as ``lib::op``.
+        replayable: whether replays may run it; else its results stay in memory.
+        reason: why, as the predicate of a sentence about the op.
+    """
+
+    name: str
+    replayable: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exclusion:
     """A unit that must not be recomputed, and why.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,13 +26,14 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from planner.documents import Profile
+from planner.documents import CustomOp, Profile
 from planner.errors import PlannerError, StepError
 from planner.estimate.cost_model import CostModel
 from planner.estimate.fake_tensors import fake_step, untouched
 from planner.profiler.build import to_profile, tracked
 from planner.profiler.data_dependence import told
 from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
+from planner.replay.custom_ops import NO_RULES, OpRules, op_rules
 from planner.replay.flow import PLAIN
 from planner.replay.trees import tensors_in
 from planner.training_step.same_state import begin, clear_gradients
@@ -51,6 +53,7 @@ def build_fake_profile(
     *,
     device: torch.device | None = None,
     answers: Sequence[Any] | None = None,
+    custom_ops: tuple[CustomOp, ...] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Profile:
     """Return the profile of a step that is not run: exact memory facts, estimated times.
@@ -63,6 +66,8 @@ def build_fake_profile(
         device: where the step's tensors pretend to be; by default where they are, and the CPU for
             meta tensors.
         answers: what a real forward was told about the content of tensors.
+        custom_ops: what a real forward showed of ops outside aten; by default only those that the
+            user registered are replayed.
         progress: called with the name of each run as it begins.
 
     Raises:
@@ -81,21 +86,27 @@ def build_fake_profile(
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
-            recorder = FakeRecorder(fake.model, costs, give_up, last)
+            recorder = FakeRecorder(fake.model, costs, give_up, last, op_rules(custom_ops or ()))
             with untouched(fake), told(answers):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
             clear_gradients(fake)
         times = [op.time_ns for op in found[0].ops]
-        return to_profile(fake, found[0], found[1], times, sum(times))
+        profile = to_profile(fake, found[0], found[1], times, sum(times))
+        return profile if custom_ops is None else replace(profile, custom_ops=custom_ops)
 
 
 class FakeRecorder(StepRecorder):
     """A `StepRecorder` that follows fake tensors and asks a cost model for times."""
 
     def __init__(
-        self, model: nn.Module, costs: CostModel, give_up: bool = False, last: int = 1
+        self,
+        model: nn.Module,
+        costs: CostModel,
+        give_up: bool = False,
+        last: int = 1,
+        rules: OpRules = NO_RULES,
     ) -> None:
-        super().__init__(model, give_up, last)
+        super().__init__(model, give_up, last, rules=rules)
         self.costs = costs
 
     def _on_tape(self, tree: Any) -> bool:

@@ -33,6 +33,7 @@ from planner.memory.allocator import (
 from planner.memory.peak import peak_of
 from planner.planning.checks import planned_peak
 from planner.planning.exclusions import exclusions_for, no_exclusion_helps
+from planner.planning.never import never_replaying
 from planner.planning.offline import from_profile
 from planner.planning.probe import Fault, probe
 from planner.planning.refine import (
@@ -102,7 +103,7 @@ def plan_capped(
         policy = _Capped(runs, Graph.of(profile), method, pins, exclusions)
         return refine(policy, budget.resolve(profile.plain_peak_bytes))
 
-    profile = runs.facts()
+    profile = never_replaying(runs.facts(), pins.never)
     plan = within(profile)
     if plan.segments and plan.measured_peak_bytes is not None:
         timed = runs.with_backward(profile, plan)
@@ -135,20 +136,23 @@ class _CappedRuns:
         if forward is None:
             self.ran_out(NO_FORWARD)
             return self._fake()
-        profile = self._fake(forward.answers)
+        profile = self._fake(forward)
         backwards = backwards_in(profile)
         if backwards > 1:
             forward = self._forward(backwards) or forward
             if not same_forward(profile, forward.recording):
-                profile = self._fake(forward.answers)
+                profile = self._fake(forward)
         profile, places, said = checked(profile, forward.recording, device)
         self.notes.extend(said)
         times = {op: forward.times_ns[at] for at, op in places.items()}
         return with_op_times(_with_others(profile, allocated_bytes(device)), times)
 
-    def _fake(self, answers: list[Any] | None = None) -> Profile:
+    def _fake(self, forward: Forward | None = None) -> Profile:
         costs = cost_model_for(model_device(self.step.model))
-        return build_fake_profile(self.step, costs, answers=answers)
+        if forward is None:
+            return build_fake_profile(self.step, costs)
+        known, ops = forward.answers, forward.custom_ops
+        return build_fake_profile(self.step, costs, answers=known, custom_ops=ops)
 
     def _forward(self, backwards: int) -> Forward | None:
         """A real forward; None where the device runs out of memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from planner.applier.running import applied
@@ -10,10 +10,13 @@ from planner.applier.runtime import Runtime
 from planner.documents import Boundary, Exclusion, Plan, Profile, Segment
 from planner.errors import PlannerError
 from planner.estimate.fact_check import block_around
+from planner.planning.never import base_name
+from planner.replay.custom_ops import DECLARED
 from planner.training_step.step import Step
 from planner.verifier.measure import Results, run_for_results, same_results
 
 USED = "torch's checkpoint is used instead: running the unit again was bit-equal"
+ONCE = "nor does torch's checkpoint: {} must not run twice"
 WRONG = "nor does torch's checkpoint: running the unit again differs"
 
 
@@ -35,17 +38,23 @@ def unseen_units(profile: Profile) -> list[Exclusion]:
     return list(found.values())
 
 
-def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan:
+def with_checkpoints(step: Step, profile: Profile, plan: Plan, units: Iterable[Exclusion]) -> Plan:
     """Return the plan with a checkpoint segment for each of these units where that is right.
 
     A unit is right when a step with only it checkpointed gives plain's bits: outputs, gradients and
-    buffers. What was found goes into the exclusions' reasons.
+    buffers. What was found goes into the exclusions' reasons. A unit with an op that must not run
+    twice (an ordered effect, a pin of the user's) is left alone.
     """
+    once = _units_around(profile, _run_once(plan))
     plain = run_for_results(step)
     taken: list[str] = []
     segments, reasons = list(plan.segments), {e.unit: e for e in plan.exclusions}
     for unit in units:
         if not unit.unit or any(_overlap(unit.unit, other) for other in taken):
+            continue
+        if unit.unit in once:
+            why = f"{unit.reason}; {ONCE.format(once[unit.unit])}"
+            reasons[unit.unit] = Exclusion(unit.unit, why)
             continue
         segment = Segment(
             Boundary(unit.unit, 0, "enter"), Boundary(unit.unit, 0, "exit"), runtime="checkpoint"
@@ -58,6 +67,23 @@ def with_checkpoints(step: Step, plan: Plan, units: Iterable[Exclusion]) -> Plan
         why = f"{unit.reason}; {USED if right else WRONG}"
         reasons[unit.unit] = Exclusion(unit.unit, why)
     return replace(plan, segments=tuple(segments), exclusions=tuple(reasons.values()))
+
+
+def _run_once(plan: Plan) -> set[str]:
+    """Ops that nothing may run again, by name."""
+    refused = {op.name for op in plan.custom_ops if not op.replayable and op.reason not in DECLARED}
+    return refused | set(plan.pins.never)
+
+
+def _units_around(profile: Profile, ops: Collection[str]) -> dict[str, str]:
+    """The units whose calls run one of these ops, each with the first of them."""
+    found: dict[str, str] = {}
+    for op in profile.ops:
+        name, unit = base_name(op.name), op.unit
+        while name in ops and unit >= 0:
+            found.setdefault(profile.units[unit].name, name)
+            unit = profile.units[unit].parent
+    return found
 
 
 def _is_right(step: Step, plan: Plan, plain: Results) -> bool:

@@ -40,5 +40,6 @@ def from_profile(
         gap=result.gap,
         segments=emit(graph, result.spans),
         exclusions=(*profile.excluded, *exclusions),
+        custom_ops=profile.custom_ops,
         pins=pins,
     )

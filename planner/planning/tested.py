@@ -158,7 +158,7 @@ class _Tested:
             )
         if isinstance(outcome, Faulty):
             plan = _without(plan, outcome.faults)
-        plan = with_checkpoints(self.seen.step, plan, excluded)
+        plan = with_checkpoints(self.seen.step, profile, plan, excluded)
         measured = self.seen.peak_bytes(plan)
         if measured <= budget_bytes:
             self._check_results(plan)

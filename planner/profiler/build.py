@@ -8,7 +8,8 @@ from the same state, and afterwards everything is as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -30,6 +31,8 @@ from planner.memory.rounding import in_blocks
 from planner.profiler.natural import merge_lives
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
 from planner.profiler.timing import OpTimer, best_op_times, time_run
+from planner.profiler.vetting import Vetting, unvetted
+from planner.replay.custom_ops import op_rules
 from planner.replay.flow import Key
 from planner.training_step.fingerprint import fingerprint
 from planner.training_step.same_state import from_same_state
@@ -69,14 +72,20 @@ def build_profile(
     with from_same_state(step):
         say("warm up")
         warm_libraries(device)
-        fresh(step.run)
+        vetting = Vetting()
+        fresh(lambda: _under(vetting, step))
+        rules = op_rules(vetting.found)
         say("record")
         plain: list[Recording] = []
-        recorder = StepRecorder(model, workspaces=workspaces or workspaces_of(device))
-        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), recorder=recorder)))
+
+        def record(give_up: bool, last: int, inside: Workspaces | None) -> None:
+            recorder = StepRecorder(model, give_up, last, inside, rules)
+            run = partial(run_recorded, model, step.run, tracked(step), recorder=recorder)
+            fresh(lambda: plain.append(run()))
+
+        record(False, 1, workspaces or workspaces_of(device))
         say("natural lives")
-        last = plain[0].backwards
-        fresh(lambda: plain.append(run_recorded(model, step.run, tracked(step), True, last=last)))
+        record(True, plain[0].backwards, None)
         say("time")
         steps_ns: list[int] = []
         fresh(lambda: steps_ns.append(time_run(step.run, device)))
@@ -89,11 +98,12 @@ def build_profile(
         counted = _count(step, device)
     names = [op.name for op in plain[0].ops]
     times = best_op_times(names, [op.time_ns for op in plain[0].ops], timers)
-    return to_profile(step, plain[0], plain[1], times, min(steps_ns), counted)
+    profile = to_profile(step, plain[0], plain[1], times, min(steps_ns), counted)
+    return replace(profile, custom_ops=vetting.found)
 
 
-def _under(timer: OpTimer, step: Step) -> None:
-    with timer:
+def _under(mode: OpTimer | Vetting, step: Step) -> None:
+    with mode:
         step.run()
 
 
@@ -160,6 +170,7 @@ def to_profile(
         step_time_ns=step_ns,
         forward_time_ns=sum(op.time_ns for op in ops if op.phase == "forward"),
         excluded=_excluded(step.model),
+        custom_ops=unvetted(plain.custom_ops.values()),
     )
 
 

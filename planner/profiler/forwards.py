@@ -7,21 +7,24 @@ kernels take besides, and their times. Called by `planner.planning.capped`.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from planner.documents import Profile
+from planner.documents import CustomOp, Profile
 from planner.memory.allocator import Workspaces, workspaces_of
 from planner.profiler.build import SHORT_STEP_NS, tracked
 from planner.profiler.data_dependence import Listening
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
 from planner.profiler.timing import OpTimer, best_op_times
+from planner.profiler.vetting import Vetting
+from planner.replay.custom_ops import op_rules
 from planner.training_step.same_state import clear_gradients
 from planner.training_step.state import preserve
 from planner.training_step.step import Step, model_device
 
 RUNS = {"short": 3, "long": 2}
-"""The first one also warms up: libraries, caches."""
+"""The first one also warms up (libraries, caches), and vets the ops outside aten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class Forward:
         recording: what it showed.
         times_ns: of each of its ops, in nanoseconds.
         answers: what it was told about the content of tensors.
+        custom_ops: the ops outside aten that it calls, and whether they may be replayed.
     """
 
     recording: Recording
     times_ns: list[int]
     answers: list[Any]
+    custom_ops: tuple[CustomOp, ...]
 
 
 def run_forward(
@@ -60,19 +65,20 @@ def run_forward(
     seen = workspaces or workspaces_of(device)
     timers: list[OpTimer] = []
     wanted = runs or RUNS["short"]
+    vetting = Vetting()
     while len(timers) < wanted:
-        recorder = StepRecorder(step.model, True, backwards, seen)
+        recorder = StepRecorder(step.model, True, backwards, seen, op_rules(vetting.found))
         timers.append(OpTimer(device))
         heard = Listening()
         with preserve(step.model, step.optimizer, step):
             clear_gradients(step)
-            with heard, timers[-1]:
+            with vetting if len(timers) == 1 else nullcontext(), heard, timers[-1]:
                 run_recorded(step.model, step.run, tracked(step), recorder=recorder)
         if runs is None and sum(timers[-1].times_ns()) > SHORT_STEP_NS:
             wanted = RUNS["long"]
     ops = recorder.recording.ops
     times = best_op_times([op.name for op in ops], [op.time_ns for op in ops], timers)
-    return Forward(recorder.recording, times, heard.answers)
+    return Forward(recorder.recording, times, heard.answers, vetting.found)
 
 
 def backwards_in(profile: Profile) -> int:

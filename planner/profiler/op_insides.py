@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.effects import has_effects
 from torch.utils._python_dispatch import TorchDispatchMode
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from planner.replay.collectives import is_collective
 from planner.replay.flow import pin
@@ -54,9 +54,9 @@ class Insides(TorchDispatchMode):
         tensor = next(iter(tensors_in((args, kwargs))), None)
         if tensor is None:
             return func(*args, **kwargs)
-        key = torch._C._dispatch_key_for_device(tensor.device.type)
+        key = getattr(torch._C.DispatchKey, torch._C._dispatch_key_for_device(tensor.device.type))
         with self:
-            return func._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+            return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
 
     @override
     def __torch_dispatch__(

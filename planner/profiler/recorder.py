@@ -22,11 +22,12 @@ from planner.profiler.lives import Lives
 from planner.profiler.timing import now_ns
 from planner.profiler.unit_calls import UnitCalls
 from planner.replay.aside import let_transforms_in
+from planner.replay.custom_ops import NO_RULES, OpRules
 from planner.replay.flow import Flow, Key
 from planner.replay.launches import watch_launches
 from planner.replay.record import BegunRecord, OpRecord, begin_record, finish_record
 from planner.replay.run import without_graph
-from planner.replay.traits import traits_of
+from planner.replay.traits import Traits, traits_of
 from planner.replay.trees import all_on_tape, tensors_in
 from planner.replay.units import UnitNames
 from planner.training_step.step import model_device
@@ -71,6 +72,7 @@ class Recording:
     calls: UnitCalls | None = None
     backwards: int = 0
     held: set[int] = field(default_factory=set)  # lives that a backward not run left alive
+    custom_ops: dict[str, Any] = field(default_factory=dict)  # of forward, by name
 
     def position(self) -> int:
         """The number of ops so far."""
@@ -86,6 +88,7 @@ class StepRecorder(TorchDispatchMode):
             by themselves (their natural death); the step is left at backward number `last`.
         last: how many backwards the step runs.
         workspaces: measures what ops take inside themselves; by default nothing does.
+        rules: which ops are replayed, beyond what their schemas tell.
     """
 
     supports_higher_order_operators = True
@@ -102,9 +105,11 @@ class StepRecorder(TorchDispatchMode):
         give_up: bool = False,
         last: int = 1,
         workspaces: Workspaces | None = None,
+        rules: OpRules = NO_RULES,
     ) -> None:
         super().__init__()
         self.last = last
+        self.rules = rules
         self.workspaces = workspaces or Workspaces()
         self.recording = Recording(lives=Lives(model_device(model)))
         self.model = model
@@ -150,7 +155,9 @@ class StepRecorder(TorchDispatchMode):
         lives.now = len(ops)
         for tensor in tensors_in((args, kwargs)):
             lives.see(tensor)
-        if backward or traits.opaque or not self._on_tape((args, kwargs)):
+        if traits.custom and not backward:
+            self.recording.custom_ops[traits.name] = func
+        if backward or self._stays(traits) or not self._on_tape((args, kwargs)):
             out = self._timed(op, func, args, kwargs)
             record = None
         else:
@@ -169,6 +176,9 @@ class StepRecorder(TorchDispatchMode):
     def kernel_launched(self) -> None:
         """A kernel that no dispatcher sees was launched: anything may have been written."""
         self.flow.blank.update(range(len(self.flow.base)))
+
+    def _stays(self, traits: Traits) -> bool:
+        return traits.opaque or self.rules.keep_results_of(traits.name, traits.custom)
 
     def _on_tape(self, tree: Any) -> bool:
         """Whether the flow of all tensors in here can be followed."""

@@ -31,6 +31,7 @@ VOUCHED = "was registered as replayable"
 OTHER_BITS = "gives other bits when it runs again"
 WRITES_UNDECLARED = "writes an argument, and its schema does not say so"
 RETURNS_ARGUMENT = "returns an argument, or a view of one, and its schema does not say so"
+NOT_VETTED = "was not run to find out whether it repeats itself"
 UNWATCHABLE = "does not run under a dispatch mode"
 DRAWS_ELSEWHERE = "draws from a generator of another device than that of its results"
 
@@ -64,7 +65,7 @@ class Vetting(TorchDispatchMode):
     ) -> Any:
         """Run one op, twice where that shows whether it repeats itself."""
         kwargs = kwargs or {}
-        if not is_custom(func) or _in_backward() or not _about_tensors(func):
+        if not is_custom(func) or _in_backward():
             return func(*args, **kwargs)
         name = func._schema.name
         fault = self._faults[name] = self._faults.get(name) or refusal(func)
@@ -72,6 +73,16 @@ class Vetting(TorchDispatchMode):
             return func(*args, **kwargs)
         self._faults[name], out = _vet(func, args, kwargs)
         return out
+
+
+def unvetted(ops: Iterable[torch._ops.OpOverload]) -> tuple[CustomOp, ...]:
+    """Return what is known of ops outside aten that were not run: what the user registered."""
+    return tuple(
+        CustomOp(name, False, reason or NOT_VETTED)
+        if (reason := refusal(op)) or not is_vouched(name)
+        else CustomOp(name, True, VOUCHED)
+        for name, op in sorted((op._schema.name, op) for op in ops)
+    )
 
 
 def _vet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
@@ -105,12 +116,6 @@ def _in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _about_tensors(func: Any) -> bool:
-    """Whether an op takes or returns tensors; others (marks for profilers) have no memory."""
-    schema = func._schema
-    return any("Tensor" in str(a.type) for a in (*schema.arguments, *schema.returns))
-
-
 def _memory(tensor: torch.Tensor) -> int:
     """A checksum of the whole storage behind a tensor."""
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
@@ -118,7 +123,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _bits(tensors: Iterable[torch.Tensor]) -> list[object]:

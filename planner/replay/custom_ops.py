@@ -7,17 +7,24 @@ NOBODY VOUCHED   a schema does not say all that a kernel does. An op outside ate
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._higher_order_ops.effects import _get_effect
 
+from planner.documents import CustomOp
 from planner.errors import InvalidInputsError
 from planner.replay.collectives import is_collective
 
 ATEN_NAMESPACES = frozenset({"aten", "prims"})
 """Their schemas, with the tables of `planner.replay.traits`, tell all that their kernels do."""
+
+WRITES_ARGUMENT = "writes an argument"
+RETURNS_VIEW = "returns a view of an argument"
+DECLARED = frozenset({WRITES_ARGUMENT, RETURNS_VIEW})
+"""Reasons not to replay an op by itself that a schema declares; its unit may run again."""
 
 _vouched: set[str] = set()
 
@@ -27,7 +34,7 @@ class OpRules:
     """Which ops are replayed, beyond what their schemas tell.
 
     Attributes:
-        replayable: ops outside aten that were vetted, by name (``lib::op``).
+        replayable: ops outside aten that may be replayed, by name (``lib::op``).
         never: ops whose results always stay, of any namespace.
     """
 
@@ -47,6 +54,18 @@ class OpRules:
 
 
 NO_RULES = OpRules()
+
+
+def op_rules(ops: Iterable[CustomOp], never: Iterable[str] = ()) -> OpRules:
+    """Return the rules for ops that were vetted.
+
+    Args:
+        ops: what was found; one that may not be replayed stays even if the user registered it.
+        never: the user's pins.
+    """
+    seen = list(ops)
+    refused = {op.name for op in seen if not op.replayable}
+    return OpRules(frozenset(op.name for op in seen if op.replayable), frozenset(never) | refused)
 
 
 def register_replayable(name: str) -> None:
@@ -83,8 +102,14 @@ def register_replayable(name: str) -> None:
 
 
 def is_custom(func: Any) -> bool:
-    """Whether something is an op outside aten."""
-    return isinstance(func, torch._ops.OpOverload) and func.namespace not in ATEN_NAMESPACES
+    """Whether something is an op outside aten that takes or returns tensors.
+
+    Others have nothing to do with memory: marks for profilers, and the like.
+    """
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace in ATEN_NAMESPACES:
+        return False
+    schema = func._schema
+    return any("Tensor" in str(a.type) for a in (*schema.arguments, *schema.returns))
 
 
 def is_vouched(name: str) -> bool:
@@ -99,9 +124,9 @@ def refusal(func: torch._ops.OpOverload) -> str:
     if is_collective(func):
         return "communicates with other processes"
     if any(alias.is_write for alias in aliases):
-        return "writes an argument"
+        return WRITES_ARGUMENT
     if aliases:
-        return "returns a view of an argument"
+        return RETURNS_VIEW
     if _get_effect(func) is not None:
         return "has an ordered effect"
     if any("__torch__" in str(a.type) for a in arguments):

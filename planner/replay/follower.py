@@ -150,7 +150,10 @@ class Follower:
         """Whether this op is the recorded one; enters what comes from outside."""
         if types or record.opaque:
             return record.opaque and (
-                record.aside or keeps_results(traits_of(record.func), types, args, kwargs)
+                record.aside
+                or keeps_results(
+                    self._run.recipe.rules, traits_of(record.func), types, args, kwargs
+                )
             )
         try:
             return self._same_op(record, args, kwargs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from planner.errors import ReplayError
+from planner.replay.custom_ops import NO_RULES, OpRules
 from planner.replay.program import Program
 from planner.replay.replaying import ReplayCount
 
@@ -39,6 +40,7 @@ class Recipe:
         address: returns a function that names ops in the order in which they are recorded, or None
             when neither the plan nor a check names ops.
         check: how replays are checked.
+        rules: which ops are replayed, beyond what their schemas tell.
         programs: recorded variants (shapes, modes, branches), the last used first.
         findings: differences that checks found.
     """
@@ -50,6 +52,7 @@ class Recipe:
     cut_depths: Mapping[str, int] = field(default_factory=dict)
     address: Callable[[], Namer] | None = None
     check: Check = "none"
+    rules: OpRules = NO_RULES
     programs: list[Program] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 

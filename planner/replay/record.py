@@ -155,7 +155,7 @@ def begin_record(
         () if traits.blank else tuple(reads),  # uninitialized memory depends on nothing
         hidden,
         _generator(args, kwargs),
-        _device_of_draw(args, kwargs) if traits.random else torch.device("cpu"),
+        _device_of_draw(args, kwargs) if traits.may_draw else torch.device("cpu"),
         flow.relabelled,
         choices,
         written,
@@ -168,12 +168,14 @@ def finish_record(
     args: tuple[Any, ...],
     out: Any,
     followed: Callable[[torch.Tensor], bool] = on_tape,
+    drew: bool | None = None,
 ) -> OpRecord:
     """Return the record of an op that ran.
 
     Args:
         out: what it returned.
         followed: which tensors have a storage and a version to follow.
+        drew: whether it drew from its generator, where that is known; by default as it is tagged.
     """
     (func, trees, named), traits, written = begun.call, begun.traits, begun.written
     writes = tuple(flow.wrote(t) for t in _distinct_storages(written))
@@ -183,7 +185,8 @@ def finish_record(
     made = [flow.made(t, traits.blank) if followed(t) else None for t in outputs]
     device = next((t.device for t in (*outputs, *written)), torch.device("cpu"))
     again = _again(begun.call, traits, device, out)
-    simple = not (named or traits.random or again or begun.choices)
+    random = traits.random if drew is None else drew
+    simple = not (named or random or again or begun.choices)
     for position in begun.hidden:
         flow.wrote_unseen(args[position])
     return OpRecord(
@@ -198,7 +201,7 @@ def finish_record(
         reads=begun.reads,
         hidden=begun.hidden,
         generator=begun.generator,
-        random=traits.random,
+        random=random,
         device=device,
         outside_writes=tuple(n for _, n in writes if flow.external[n[0]]),
         relabelled=begun.relabelled,

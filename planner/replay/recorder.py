@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from planner.replay.collectives import is_collective, written_by_collective
+from planner.replay.custom_ops import OpRules
 from planner.replay.flow import Key
 from planner.replay.launches import LAUNCH, watch_launches
 from planner.replay.program import Pack, Program, compile_program
@@ -70,7 +71,7 @@ class Recorder:
             return func(*args, **kwargs)
         run = self.run
         aside = same_device_other_stream(run.stream)
-        if aside or keeps_results(traits, types, args, kwargs):
+        if aside or keeps_results(run.recipe.rules, traits, types, args, kwargs):
             return self._record_opaque(func, args, kwargs, aside)
         now = choices()
         switched = now if now != run.state.surroundings.choices else None
@@ -78,11 +79,15 @@ class Recorder:
         for tensor in begun.written:
             self._copy_before_write(tensor)
         run.before_hidden_writes(begun.hidden, args)
-        if traits.random:
-            generator = generator_used(begun, args, kwargs)
-            run.state.step_values.generator_states[len(self.records)] = generator.get_state()
+        draw = _Draw(generator_used(begun, args, kwargs)) if traits.may_draw else None
         out = func(*args, **kwargs)
-        self._note(finish_record(run.flow, begun, args, out), args, kwargs, out)
+        if draw is None:
+            record = finish_record(run.flow, begun, args, out)
+        else:
+            record = finish_record(run.flow, begun, args, out, drew=traits.random or draw.happened)
+            if record.random:
+                run.state.step_values.generator_states[len(self.records)] = draw.state
+        self._note(record, args, kwargs, out)
         if traits.unversioned:
             torch.autograd.graph.increment_version(begun.written)
         return out
@@ -255,10 +260,25 @@ class Recorder:
         return compile_program(self.records, self.packs, frozenset(held), cuts)
 
 
-def keeps_results(traits: Traits, types: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-    """Whether what this call makes must stay: a replay would not make the same."""
+class _Draw:
+    """The state of a generator before an op that may draw from it."""
+
+    def __init__(self, generator: Random) -> None:
+        self._generator = generator
+        self.state = generator.get_state()
+
+    @property
+    def happened(self) -> bool:
+        return not torch.equal(self.state, self._generator.get_state())
+
+
+def keeps_results(
+    rules: OpRules, traits: Traits, types: Any, args: tuple[Any, ...], kwargs: Any
+) -> bool:
+    """Whether what this call makes must stay: a replay would not make the same, or might not."""
     return (
         traits.opaque
+        or rules.keep_results_of(traits.name, traits.custom)
         or bool(types)
         or not all_on_tape(args, kwargs)
         or (

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-SEEN_NAMESPACES = frozenset({"aten", "prims"})
-"""Ops of other namespaces are opaque: they may draw or write in ways that no schema declares."""
+from planner.replay.custom_ops import ATEN_NAMESPACES, is_custom, refusal
 
 UNDECLARED_WRITES: dict[str, tuple[tuple[int, ...], int | None]] = {
     "aten::native_batch_norm": ((3, 4), 5),
@@ -99,6 +98,8 @@ class Traits:
         needs_statistics: takes the dtype of the statistics for the one to compute in.
         declares_writes: what it writes is in its schema, or in the tables here.
         changes_argument: position of a tensor in which the kernel keeps its random state.
+        name: the op, as ``lib::op``.
+        custom: outside aten, so that only a run, or the user, can tell whether it may be replayed.
     """
 
     passthrough: bool
@@ -116,6 +117,13 @@ class Traits:
     needs_statistics: bool = False
     changes_argument: int | None = None
     declares_writes: bool = False
+    name: str = ""
+    custom: bool = False
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether a call may draw from a generator; kernels outside aten need not say so."""
+        return self.random or self.custom
 
 
 _OPAQUE = Traits(False, True, (), (), False, False)
@@ -142,15 +150,17 @@ def _read(func: Any) -> Traits:
         return Traits(True, False, (), (), False, False)
     writes, keyword_writes = _writes(schema)
     mutable = bool(writes or keyword_writes)
-    seen = func.namespace in SEEN_NAMESPACES
+    custom, declared = is_custom(func), func.namespace in ATEN_NAMESPACES
     # Writes that move no version counter: neither an in-place op nor one with `out=`.
     unmoved = bool(writes) and not name.endswith("_")
     hidden, flag = UNDECLARED_WRITES.get(name, ((), None))
     relabels = name in _RELABELS or (name == "aten::view" and schema.overload_name == "dtype")
     views = not mutable and (_only_views(schema) or name in _ALIASES_UNDECLARED)
     return Traits(
-        passthrough=views and not relabels,
-        opaque=not seen or unmoved or name in (*_REWIRES, "aten::_cudnn_init_dropout_state"),
+        passthrough=views and not relabels and not custom,
+        opaque=bool(custom and refusal(func))
+        or unmoved
+        or name in (*_REWIRES, "aten::_cudnn_init_dropout_state"),
         writes=writes,
         keyword_writes=keyword_writes,
         random=torch.Tag.nondeterministic_seeded in func.tags,
@@ -162,8 +172,10 @@ def _read(func: Any) -> Traits:
         unversioned=mutable and name.startswith("aten::_foreach_"),
         copies=name in ("aten::_to_copy", "aten::copy_"),
         needs_statistics="gather_stats" in name,
-        declares_writes=seen and name not in _REWIRES,
+        declares_writes=declared and name not in _REWIRES,
         changes_argument=_CHANGES_ARGUMENT.get(name),
+        name=name,
+        custom=custom,
     )
 
 

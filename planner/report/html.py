@@ -186,6 +186,7 @@ def _left_alone(plan: Plan) -> str:
             [
                 *(f"{unit or '.'}: always saved" for unit in plan.pins.save),
                 *(f"{unit or '.'}: always recomputed" for unit in plan.pins.recompute),
+                *(f"{op}: never replayed" for op in plan.pins.never),
             ],
         ),
         ("Notes", plan.notes),

@@ -148,7 +148,9 @@ def test_an_aten_op_pinned_with_never_stays() -> None:
 
 def test_never_names_an_op_of_the_step() -> None:
     with pytest.raises(planner.InvalidInputsError, match="planner_custom::gates"):
-        planner.plan(net(Gated), budget_mb="80%", inputs=inputs()[0], never=("planner_custom::gates",))
+        planner.plan(
+            net(Gated), budget_mb="80%", inputs=inputs()[0], never=("planner_custom::gates",)
+        )
 
 
 def test_by_hand_an_op_is_replayed_when_it_is_registered() -> None:

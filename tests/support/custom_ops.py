@@ -15,7 +15,7 @@ runs: Counter[str] = Counter()
 """How often each op's kernel ran."""
 
 LIBRARY = "planner_custom"
-_SCRATCH = torch.zeros(4096)
+_SCRATCH = torch.zeros(2**14)
 
 
 @custom_op(f"{LIBRARY}::dequantize", mutates_args=())

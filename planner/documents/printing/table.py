@@ -14,7 +14,7 @@ from planner.documents.plan import Exclusion, Plan, Segment
 from planner.documents.printing.grid import facts, grid, printable
 from planner.documents.printing.segments import runs, segment_label
 from planner.documents.profile import Category, Profile
-from planner.documents.step import StepInfo
+from planner.documents.step import CustomOp, StepInfo
 from planner.units import format_bytes, format_bytes_exact, format_ns, format_percent
 
 
@@ -25,6 +25,7 @@ def plan_table(plan: Plan) -> str:
         [printable(title), *facts(_plan_facts(plan))],
         _segment_lines(plan),
         _listed("Never recomputed:", _reasons(plan.exclusions)),
+        _listed("Ops outside aten:", _custom_ops(plan.custom_ops)),
         _listed("Pinned by you:", _pins(plan)),
         _listed("Notes:", plan.notes),
     ]
@@ -113,7 +114,12 @@ def _reasons(exclusions: Iterable[Exclusion]) -> list[str]:
 
 def _pins(plan: Plan) -> list[str]:
     saved = [f"{unit or '.'}: always saved" for unit in plan.pins.save]
-    return saved + [f"{unit or '.'}: always recomputed" for unit in plan.pins.recompute]
+    given_up = [f"{unit or '.'}: always recomputed" for unit in plan.pins.recompute]
+    return saved + given_up + [f"{op}: never replayed" for op in plan.pins.never]
+
+
+def _custom_ops(ops: Iterable[CustomOp]) -> list[str]:
+    return [f"{op.name}: {'replayed' if op.replayable else 'stays'}, it {op.reason}" for op in ops]
 
 
 def _listed(title: str, lines: Iterable[str]) -> list[str]:
@@ -138,6 +144,7 @@ def profile_table(profile: Profile) -> str:
         grid(("alive at the peak", "size"), _sized(_held_at_peak(profile))),
         grid(("unit", "saved for backward"), _sized(_saved_by_unit(profile).most_common(8))),
         _listed("Never recomputed:", _reasons(profile.excluded)),
+        _listed("Ops outside aten:", _custom_ops(profile.custom_ops)),
     ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
