@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from planner.budget import Budget
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment

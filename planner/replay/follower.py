@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from planner.replay.content import sample
+from planner.replay.draws import generator_used
 from planner.replay.flow import PLAIN, Arg, bits_of
 from planner.replay.launches import LAUNCH
 from planner.replay.matching import (
@@ -26,7 +27,7 @@ from planner.replay.matching import (
 )
 from planner.replay.program import Pack, Program
 from planner.replay.record import Call, OpRecord, written_tensors
-from planner.replay.recorder import generator_used, keeps_results
+from planner.replay.recorder import keeps_results
 from planner.replay.run import SegmentRun, kept
 from planner.replay.traits import traits_of
 from planner.replay.trees import tensors_in

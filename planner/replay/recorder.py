@@ -14,12 +14,12 @@ import torch
 
 from planner.replay.collectives import is_collective, written_by_collective
 from planner.replay.custom_ops import OpRules
+from planner.replay.draws import Draw, generator_used
 from planner.replay.flow import Key
 from planner.replay.launches import LAUNCH, watch_launches
 from planner.replay.program import Pack, Program, compile_program
 from planner.replay.recipe import Namer
 from planner.replay.record import (
-    BegunRecord,
     OpRecord,
     begin_record,
     entry_point,
@@ -30,7 +30,7 @@ from planner.replay.record import (
 from planner.replay.run import SegmentRun, kept
 from planner.replay.streams import same_device_other_stream
 from planner.replay.surroundings import choices
-from planner.replay.traits import Random, Traits, generator_of, traits_of
+from planner.replay.traits import Traits, traits_of
 from planner.replay.trees import all_on_tape, on_tape, tensors_in
 from planner.replay.views import on_storage
 
@@ -79,7 +79,7 @@ class Recorder:
         for tensor in begun.written:
             self._copy_before_write(tensor)
         run.before_hidden_writes(begun.hidden, args)
-        draw = _Draw(generator_used(begun, args, kwargs)) if traits.may_draw else None
+        draw = Draw(generator_used(begun, args, kwargs)) if traits.may_draw else None
         out = func(*args, **kwargs)
         if draw is None:
             record = finish_record(run.flow, begun, args, out)
@@ -260,18 +260,6 @@ class Recorder:
         return compile_program(self.records, self.packs, frozenset(held), cuts)
 
 
-class _Draw:
-    """The state of a generator before an op that may draw from it."""
-
-    def __init__(self, generator: Random) -> None:
-        self._generator = generator
-        self.state = generator.get_state()
-
-    @property
-    def happened(self) -> bool:
-        return not torch.equal(self.state, self._generator.get_state())
-
-
 def keeps_results(
     rules: OpRules, traits: Traits, types: Any, args: tuple[Any, ...], kwargs: Any
 ) -> bool:
@@ -287,17 +275,6 @@ def keeps_results(
             and args[traits.changes_argument] is not None
         )
     )
-
-
-def generator_used(
-    record: OpRecord | BegunRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Random:
-    """Return the generator from which a recorded op draws in this call."""
-    where = record.generator
-    if where is None:
-        return generator_of(record.device)
-    found: torch.Generator = args[where] if isinstance(where, int) else kwargs[where]
-    return found
 
 
 def _same_bytes(storage: torch.UntypedStorage, old: torch.UntypedStorage) -> bool:

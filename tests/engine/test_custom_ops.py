@@ -25,7 +25,7 @@ REFUSED = {
 }
 REPLAYED = ("scale", "draw", "draw_tagged", "draw_for_nothing")
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 @pytest.fixture(autouse=True)
@@ -140,8 +140,8 @@ def test_an_op_pinned_with_never_stays() -> None:
 
 
 def test_an_aten_op_pinned_with_never_stays() -> None:
-    model = net(Gated)
-    plan = smallest(model, never=("aten::addmm",))
+    model = net(Raw, "scale")
+    plan = smallest(model, never=("aten::tanh",))
     assert trained_the_same(model, plan) > 0
     assert plan.budget_bytes > smallest(model).budget_bytes
 
@@ -201,7 +201,7 @@ def test_on_the_fly_only_registered_ops_are_replayed() -> None:
             planner.register_replayable(f"{LIBRARY}::gate")
         model = net(Gated)
         runs.clear()
-        with planner.apply(model, budget_mb=0.5):
+        with planner.apply(model, budget_mb=0.6):
             for _ in range(2):
                 model(x).sum().backward()
         counts.append(runs["gate"])
@@ -236,9 +236,11 @@ class Unseen(nn.Module):
 
 def test_what_feeds_a_kernel_out_of_sight_is_given_up() -> None:
     model = net(Unseen)
-    plan = smallest(model)
-    assert trained_the_same(model, plan) >= 3 * 4 * 3
-    assert plan.budget_bytes < 0.75 * plan.plain_peak_bytes
+    plan = planner.plan(model, budget_mb="80%", inputs=inputs()[0])
+    assert {segment.runtime for segment in plan.segments} == {"replay"}
+    assert trained_the_same(model, plan) > 0
+    assert plan.measured_peak_bytes is not None
+    assert plan.measured_peak_bytes <= plan.budget_bytes
 
 
 def test_a_vetted_step_leaves_the_training_as_it_was() -> None:
