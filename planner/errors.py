@@ -71,7 +71,7 @@ class InfeasibleBudgetError(PlannerError):
 
     Attributes:
         budget_bytes: the budget asked for.
-        min_peak_bytes: the smallest peak any plan reaches.
+        min_peak_bytes: the smallest peak that was found; a budget of as much succeeds.
         holders: what is alive at that peak, as ``(label, bytes)``, largest first.
     """
 
@@ -92,7 +92,7 @@ class InfeasibleBudgetError(PlannerError):
         budget, floor = format_bytes_exact(budget_bytes), format_bytes_exact(min_peak_bytes)
         super().__init__(
             what or "no recomputation plan fits the budget",
-            numbers or f"budget {budget}, smallest reachable peak {floor}",
+            numbers or f"budget {budget}, smallest peak found {floor}",
             cause or _holders_text(self.holders),
             fix or f"set a budget of at least {floor}, or use a smaller batch",
         )

@@ -36,14 +36,14 @@ def sweep(
 
     Args:
         model_or_profile: a model, a `Profile`, or the path of a stored profile.
-        budgets: as `budget_mb` of `planner.plan`; by default 50 from the smallest reachable peak
-            to the plain step's peak. Budgets below the smallest reachable peak have no point.
+        budgets: as `budget_mb` of `planner.plan`; by default 50 from the smallest peak found
+            to the plain step's peak. Budgets below the smallest peak found have no point.
         inputs, loss_fn, step, optimizer: as for `planner.profile`, when given a model.
         save, recompute: pins, as for `planner.plan`.
         baselines: also play placements by hand (every block, best k of n, uniform, sqrt).
 
     Raises:
-        InfeasibleBudgetError: all budgets given are below the smallest reachable peak.
+        InfeasibleBudgetError: all budgets given are below the smallest peak found.
         InvalidBudgetError, UnknownUnitError: see `planner.plan`.
         ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see
             `planner.profile`.

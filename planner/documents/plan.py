@@ -134,7 +134,7 @@ class Plan(Document):
         predicted_peak_bytes: most live bytes under the plan, by simulation.
         predicted_overhead_ratio: recompute time over the plain step's time.
         plain_peak_bytes: most live bytes of the plain step.
-        floor_bytes: smallest peak any plan reaches, where known.
+        floor_bytes: smallest peak that was found, where known.
         solver: which search found it.
         status: ``optimal``, ``feasible``, ``empty`` (nothing to recompute) or ``manual``.
         gap: how far from the proven best the overhead may be, as a ratio; None if unknown.

@@ -17,7 +17,7 @@ from planner.errors import UnknownUnitError
 from planner.graph.model import Graph
 from planner.graph.simulate import simulate
 from planner.graph.span import Span
-from planner.search.chain.blocks import split
+from planner.search.chain.blocks import Blocks, split
 from planner.search.segment.spans import droppable, saved_inside
 
 MOST_SETTINGS = 16
@@ -41,14 +41,14 @@ def every_block(graph: Graph, unit_names: Sequence[str]) -> tuple[Span, ...]:
     return tuple(span for low, high in ranges for span in _whole(graph, low, high))
 
 
-def uniform(graph: Graph, k: int) -> tuple[Span, ...]:
-    """Return `k` spans over equal numbers of blocks; the blocks are the search's own."""
-    edges = split(graph).edges
-    blocks = len(edges) - 1
-    if blocks < 1 or k < 1:
+def uniform(graph: Graph, k: int, blocks: Blocks | None = None) -> tuple[Span, ...]:
+    """Return `k` spans over equal numbers of blocks, by default the search's own."""
+    blocks = blocks or split(graph)
+    count = len(blocks)
+    if count < 1 or k < 1:
         return ()
-    k = min(k, blocks)
-    marks = [edges[blocks * part // k] for part in range(k + 1)]
+    k = min(k, count)
+    marks = [blocks.edges[count * part // k] for part in range(k + 1)]
     return tuple(
         span
         for low, high in zip(marks, marks[1:], strict=False)
@@ -56,10 +56,10 @@ def uniform(graph: Graph, k: int) -> tuple[Span, ...]:
     )
 
 
-def sqrt(graph: Graph) -> tuple[Span, ...]:
+def sqrt(graph: Graph, blocks: Blocks | None = None) -> tuple[Span, ...]:
     """Return as many spans as the square root of the number of blocks."""
-    blocks = len(split(graph).edges) - 1
-    return uniform(graph, max(1, math.isqrt(max(0, blocks))))
+    blocks = blocks or split(graph)
+    return uniform(graph, max(1, math.isqrt(len(blocks))), blocks)
 
 
 def _whole(graph: Graph, low: int, high: int) -> tuple[Span, ...]:
@@ -84,8 +84,16 @@ def layers(graph: Graph) -> tuple[str, ...]:
     return tuple(name for stack in stacks.values() if len(stack) > 1 for name in stack)
 
 
-def placements(graph: Graph) -> Iterator[tuple[str, str, Callable[[], tuple[Span, ...]]]]:
-    """Yield every placement by hand: its name, its setting, and what makes its spans."""
+def placements(
+    graph: Graph, blocks: Blocks | None = None
+) -> Iterator[tuple[str, str, Callable[[], tuple[Span, ...]]]]:
+    """Yield every placement by hand: its name, its setting, and what makes its spans.
+
+    Args:
+        graph: the step.
+        blocks: what uniform segments are made of; by default the search's own.
+    """
+    blocks = blocks or split(graph)
     yield "plain", "", tuple
     names = layers(graph)
     whole = every_block(graph, names)
@@ -93,11 +101,10 @@ def placements(graph: Graph) -> Iterator[tuple[str, str, Callable[[], tuple[Span
         yield "every block", f"{len(whole)} blocks", lambda: whole
     for k in _settings(1, len(whole) - 1):
         yield "best k of n", f"k={k} of {len(whole)}", partial(_best_of, graph, whole, k)
-    blocks = len(split(graph).edges) - 1
-    for k in _settings(2, blocks):
-        yield "uniform segments", f"{k} segments", partial(uniform, graph, k)
-    if blocks > 1:
-        yield "sqrt", f"of {blocks} blocks", partial(sqrt, graph)
+    for k in _settings(2, len(blocks)):
+        yield "uniform segments", f"{k} segments", partial(uniform, graph, k, blocks)
+    if len(blocks) > 1:
+        yield "sqrt", f"of {len(blocks)} blocks", partial(sqrt, graph, blocks)
 
 
 def _settings(first: int, last: int) -> list[int]:

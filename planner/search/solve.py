@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Literal, get_args
+
+import numpy as np
 
 from planner.documents.plan import Exclusion, Pins, Status
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph.model import Graph
-from planner.graph.span import IllegalSpanError, Span
-from planner.search.baselines import placements
+from planner.graph.span import Span
 from planner.search.chain.blocks import split
 from planner.search.chain.bound import LowerBound
-from planner.search.chain.dynamic_program import ChainResult
 from planner.search.chain.menu import Menu
 from planner.search.chain.milp import solve_milp
 from planner.search.holders import holders
+from planner.search.ladder import Ladder
 from planner.search.pins import Wishes, wishes
-from planner.search.pool import Candidate, Pool, first_fit
+from planner.search.pool import Candidate, first_fit
 from planner.search.result import SearchResult
 
 Method = Literal["auto", "dp", "milp"]
 METHODS: tuple[Method, ...] = get_args(Method)
-_RUNGS = 12
-_PREDICTION = 0.005
-"""The simulator agrees when its peak is within so much of the predicted one."""
 _STEADY_OP_NS = 10_000
 _ROUNDING = 1e-3
 """A gap below what measured op times can tell apart; counts as none."""
@@ -87,36 +83,45 @@ def floor(
 
 
 class GraphPlanner:
-    """Everything known about one graph under one set of wishes."""
+    """Everything known about one graph under one set of wishes.
+
+    Attributes:
+        ladder: the candidates found with the profile's times.
+        floor: the lowest peak, found with equal times (see `_lowest`).
+    """
 
     def __init__(self, graph: Graph, wanted: Wishes) -> None:
         self.graph = graph
         self.wanted = wanted
-        self.pool = Pool(graph)
-        self.menu = Menu(graph, split(graph, wanted), wanted)
-        self.chain = self.menu.chain()
-        edges = self.menu.edges
+        self.ladder = Ladder(graph, Menu(graph, split(graph, wanted), wanted))
+        self.pool = self.ladder.pool
+        edges = self.ladder.menu.edges
         self.bound = LowerBound(graph, (edges[0], edges[-1]), wanted)
-        if not wanted.forced:
-            self.pool.add_plain()
-        self.lowest_target = self.chain.lowest()
-        trusted = self._climb()
-        if wanted.plain() and not trusted:
-            self._try_by_hand()
-        self.floor: Candidate = self.pool.lowest()
+        self.floor = self._lowest()
+
+    def _lowest(self) -> Candidate:
+        """The lowest peak found when all ops take the same time.
+
+        Measured times differ from profile to profile and may lead to another floor each time. A
+        floor that is named must be there again when it is asked for: so it depends on memory alone,
+        and is among the candidates for every budget that is not below it.
+        """
+        op_ns = np.full(len(self.graph.profile.ops), _STEADY_OP_NS, dtype=np.int64)
+        blocks = split(self.graph, self.wanted, op_ns)
+        menu = Menu(self.graph, blocks, self.wanted, op_ns, self.ladder.menu.shaper, coarse=True)
+        lowest = Ladder(self.graph, menu).pool.lowest()
+        self.pool.seen.setdefault(lowest.spans, lowest)
+        return lowest
 
     def search(self, budget_bytes: int, method: Method) -> SearchResult:
         """Return the best plan within a budget."""
         if budget_bytes < self.floor.peak_bytes:
-            found = self.steady_floor
-            if budget_bytes < found.peak_bytes:
-                raise InfeasibleBudgetError(
-                    budget_bytes=budget_bytes,
-                    min_peak_bytes=found.peak_bytes,
-                    holders=holders(self.graph, found.spans),
-                )
-        else:
-            found = self._best(budget_bytes, method)
+            raise InfeasibleBudgetError(
+                budget_bytes=budget_bytes,
+                min_peak_bytes=self.floor.peak_bytes,
+                holders=holders(self.graph, self.floor.spans),
+            )
+        found = self._best(budget_bytes, method)
         status, gap = self._proof(found, budget_bytes)
         return SearchResult(
             found.spans,
@@ -127,18 +132,6 @@ class GraphPlanner:
             found.solver,
             self.floor.peak_bytes,
         )
-
-    @cached_property
-    def steady_floor(self) -> Candidate:
-        """The lowest peak found when all ops take the same time.
-
-        Measured times differ from profile to profile and may lead to another floor each time; a
-        floor that is named in an error must be there again when it is asked for.
-        """
-        profile = self.graph.profile
-        ops = tuple(replace(op, time_ns=_STEADY_OP_NS) for op in profile.ops)
-        steady = _remembered(Graph.of(replace(profile, ops=ops)), self.wanted).floor
-        return self.pool.add(steady.spans, steady.solver) or self.floor
 
     def _proof(self, found: Candidate, budget_bytes: int) -> tuple[Status, float | None]:
         """What is known about how good a plan is: its status and gap."""
@@ -158,65 +151,13 @@ class GraphPlanner:
             if method == "milp":
                 asked = first_fit(mine, self._propose_by_milp, "milp", budget_bytes, rounds=2)
             else:
-                asked = first_fit(mine, self.propose, "dp", budget_bytes)
+                asked = first_fit(mine, self.ladder.propose, "dp", budget_bytes)
         best = mine.best(budget_bytes)
         assert best is not None, "the floor fits every budget that gets here"
         return best if asked is None or best.overhead_ns < asked.overhead_ns else asked
 
-    def _climb(self) -> bool:
-        """Fill the pool from a ladder of budgets between the floor and the plain peak.
-
-        Where the simulator agrees with what the algorithm predicts, there is no need to; returns
-        whether it does.
-        """
-        low, high = self.lowest_target, int(self.graph.plain_live.max(initial=0))
-        agree = [self._adds(low), self._adds((low + high) // 2)]
-        if not all(agree):
-            rungs = _RUNGS * min(2, len(self.graph.root_calls))
-            for rung in range(1, rungs):
-                self._adds(low + (high - low) * rung // rungs)
-            self._descend()
-        return all(agree)
-
-    def _try_by_hand(self) -> None:
-        """Add what people place by hand: it does better here and there where predictions miss."""
-        several_calls = len(self.graph.root_calls) > 1
-        for name, _, make in placements(self.graph):
-            if name != "plain" and (several_calls or name != "best k of n"):
-                with suppress(IllegalSpanError):  # the engine cannot stop between some blocks
-                    self.pool.add(make(), name)
-
-    def _descend(self) -> None:
-        """Look for a lower floor where the algorithm mispredicts: halve towards its own floor."""
-        low = self.lowest_target
-        for _ in range(_RUNGS):
-            high = self.pool.lowest().peak_bytes
-            if high - low <= max(1, high // 1000):
-                return
-            middle = (low + high) // 2
-            if first_fit(self.pool, self.propose, "dp", middle, rounds=4) is None:
-                low = middle
-
-    def _adds(self, target_bytes: int) -> bool:
-        """Add what is predicted to fit; return whether the simulated peak is as predicted."""
-        result = self.chain.solve(target_bytes)
-        found = None if result is None else self.pool.add(self._spans(result) or (), "dp")
-        if result is None or found is None:
-            return False
-        off = abs(found.peak_bytes - result.peak_bytes(self.chain.top_bytes))
-        return off <= _PREDICTION * found.peak_bytes
-
-    def propose(self, budget_bytes: int) -> tuple[Span, ...] | None:
-        """Return spans that the dynamic program predicts to fit; None where it finds none."""
-        return self._spans(self.chain.solve(budget_bytes))
-
     def _propose_by_milp(self, budget_bytes: int) -> tuple[Span, ...] | None:
-        return self._spans(solve_milp(self.chain, budget_bytes))
-
-    def _spans(self, result: ChainResult | None) -> tuple[Span, ...] | None:
-        if result is None:
-            return None
-        return tuple(span for option in result.options for span in self.menu.spans(option))
+        return self.ladder.spans(solve_milp(self.ladder.chain, budget_bytes))
 
 
 def planner_of(graph: Graph, pins: Pins, exclusions: Iterable[Exclusion]) -> GraphPlanner:

@@ -34,7 +34,7 @@ def sweep_budgets(
     pool = planner.pool.copy()
     for budget in sorted(set(budgets_bytes)):
         if budget >= planner.floor.peak_bytes:
-            first_fit(pool, planner.propose, "dp", budget)
+            first_fit(pool, planner.ladder.propose, "dp", budget)
     return tuple(pool.best(budget) for budget in budgets_bytes)
 
 

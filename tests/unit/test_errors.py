@@ -75,7 +75,7 @@ def test_an_infeasible_budget_names_both_sizes_and_what_holds_them() -> None:
         min_peak_bytes=400 * 1024**2,
         holders=(("parameters", 350 * 1024**2), ("logits and loss", 50 * 1024**2)),
     )
-    assert "budget 300.0 MiB, smallest reachable peak 400.0 MiB" in error.numbers
+    assert "budget 300.0 MiB, smallest peak found 400.0 MiB" in error.numbers
     assert "parameters 350.0 MiB, logits and loss 50.0 MiB" in error.cause
     assert "400.0 MiB" in error.fix
     assert error.holders[0] == ("parameters", 350 * 1024**2)

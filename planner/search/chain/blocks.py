@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.graph.model import Graph
+from planner.graph.model import Graph, Ints
 from planner.search.pins import Wishes
 
 MOST_BLOCKS = 4_000
@@ -44,13 +44,18 @@ class Blocks:
         return len(self.kinds)
 
 
-def split(graph: Graph, wishes: Wishes | None = None) -> Blocks:
+def split(graph: Graph, wishes: Wishes | None = None, op_ns: Ints | None = None) -> Blocks:
     """Return the blocks of a graph; none when no module call ran.
 
     No block edge parts a value that must be given up from its packs, and blocks with different
     wishes are different.
+
+    Args:
+        graph: the step.
+        wishes: pins and exclusions; none by default.
+        op_ns: the time of each op; by default as the profile has it.
     """
-    edges = marks = _edges(graph)
+    edges = marks = _edges(graph, op_times_ns(graph) if op_ns is None else op_ns)
     wishes = wishes or Wishes()
     if wishes.forced:
         edges = _whole(graph, edges, wishes)
@@ -64,6 +69,11 @@ def split(graph: Graph, wishes: Wishes | None = None) -> Blocks:
         if kind == len(first_of):
             first_of.append(block)
     return Blocks(tuple(edges), tuple(kinds), tuple(first_of), tuple(marks))
+
+
+def op_times_ns(graph: Graph) -> Ints:
+    """Return the time of each op as the profile has it."""
+    return np.array([op.time_ns for op in graph.profile.ops], dtype=np.int64)
 
 
 def _whole(graph: Graph, edges: list[int], wishes: Wishes) -> list[int]:
@@ -118,7 +128,7 @@ def last_uses(graph: Graph) -> dict[int, int]:
     return last
 
 
-def _edges(graph: Graph) -> list[int]:
+def _edges(graph: Graph, op_ns: Ints) -> list[int]:
     """Block edges: all legal positions if there are few, else those where little crosses."""
     legal = [p for p in graph.legal_positions if p <= graph.n_ops]
     if len(legal) <= MOST_DENSE:
@@ -128,7 +138,7 @@ def _edges(graph: Graph) -> list[int]:
     inner = range(1, len(legal) - 1)
     chosen = _prominent([k for k in inner if _is_low(weight, k)], weight)
     if len(chosen) > MOST_EDGES:
-        chosen = _spaced(graph, chosen, legal)
+        chosen = _spaced(op_ns, chosen, legal)
     step = 1 + len(chosen) // MOST_BLOCKS
     return [legal[0], *(legal[k] for k in chosen[::step]), legal[-1]]
 
@@ -155,18 +165,17 @@ def _prominent(chosen: list[int], weight: list[int]) -> list[int]:
     ]
 
 
-def _spaced(graph: Graph, chosen: list[int], legal: list[int]) -> list[int]:
+def _spaced(op_ns: Ints, chosen: list[int], legal: list[int]) -> list[int]:
     """Of two minima with one op between them, keep the one whose crossing value costs more time.
 
     What crosses a block edge stays, unless blocks are joined; it had better be worth it.
     """
-    ops = graph.profile.ops
     kept: list[int] = []
     for k in chosen:
         before = kept[-1] if kept else None
         if before is None or legal[k] - legal[before] > 1:
             kept.append(k)
-        elif ops[legal[k] - 1].time_ns > ops[legal[before] - 1].time_ns:
+        elif op_ns[legal[k] - 1] > op_ns[legal[before] - 1]:
             kept[-1] = k
     return kept
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.graph.cost import REPLAY_OP_NS
 from planner.graph.model import Graph, Ints
-from planner.search.chain.blocks import last_uses
+from planner.search.chain.blocks import last_uses, op_times_ns
 from planner.search.chain.shape import Window
 
 
@@ -43,7 +43,11 @@ class Facts:
 
     @staticmethod
     def of(
-        graph: Graph, edges: Sequence[int], windows: Sequence[Window], wanted: frozenset[int]
+        graph: Graph,
+        edges: Sequence[int],
+        windows: Sequence[Window],
+        wanted: frozenset[int],
+        op_ns: Ints | None = None,
     ) -> Facts:
         """Read the facts of the blocks between `edges`, whose backward runs in `windows`.
 
@@ -52,8 +56,10 @@ class Facts:
             edges: n + 1 positions.
             windows: ops of the backward of each block.
             wanted: values that can be given up.
+            op_ns: the time of each op; by default as the profile has it.
         """
-        return _Reader(graph, edges, windows, wanted).facts()
+        times = op_times_ns(graph) if op_ns is None else op_ns
+        return _Reader(graph, edges, windows, wanted).facts(times)
 
 
 class _Reader:
@@ -77,7 +83,7 @@ class _Reader:
             changes[min(life.death, graph.n_ops) + 1] += life.bytes
         self.besides = graph.plain_live + changes.cumsum()[: graph.n_ops]
 
-    def facts(self) -> Facts:
+    def facts(self, op_ns: Ints) -> Facts:
         inside, own, shared = (np.zeros(self.n + 1, dtype=np.int64) for _ in range(3))
         crossing = np.zeros((self.n, self.n + 1), dtype=np.int64)
         for storage, last in last_uses(self.graph).items():
@@ -91,8 +97,7 @@ class _Reader:
                     own[block] += life.bytes * mine
                     shared[block + 1] += life.bytes * (mine and stop > block + 1)
         pairs = list(zip(self.edges, self.edges[1:], strict=False))
-        ops = self.graph.profile.ops
-        run_ns = [sum(ops[i].time_ns + REPLAY_OP_NS for i in range(*pair)) for pair in pairs]
+        run_ns = [int((op_ns[slice(*pair)] + REPLAY_OP_NS).sum()) for pair in pairs]
         return Facts(
             inside[:-1],
             own[:-1],

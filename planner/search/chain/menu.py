@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from planner.graph.cost import REPLAY_OP_NS
-from planner.graph.model import Graph
+from planner.graph.model import Graph, Ints
 from planner.graph.span import IllegalSpanError, Span
-from planner.search.chain.blocks import Blocks
+from planner.search.chain.blocks import Blocks, op_times_ns
 from planner.search.chain.dynamic_program import Chain
 from planner.search.chain.effort import effort
 from planner.search.chain.facts import Facts
@@ -55,9 +53,21 @@ class Menu:
         graph: the step.
         blocks: its blocks.
         wishes: pins and exclusions.
+        op_ns: the time of each op; by default as the profile has it.
+        shaper: of another menu of the same graph: what both measure is measured once.
+        coarse: look for few points of each frontier.
     """
 
-    def __init__(self, graph: Graph, blocks: Blocks, wishes: Wishes) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        blocks: Blocks,
+        wishes: Wishes,
+        op_ns: Ints | None = None,
+        shaper: Shaper | None = None,
+        coarse: bool = False,
+    ) -> None:
+        self.coarse = coarse
         self.graph = graph
         self.blocks = blocks
         self.wishes = wishes
@@ -66,10 +76,12 @@ class Menu:
         self.effort = effort(blocks)
         self.lengths = self.effort.lengths
         longest = max((self.edges[j] - self.edges[i] for i, j in self._runs()), default=1)
-        self.shaper = Shaper(graph, Window(self.edges[0], self.edges[-1]), longest)
-        self.cost_ns = np.array(
-            [op.time_ns + REPLAY_OP_NS for op in graph.profile.ops], dtype=np.int64
-        )
+        if shaper is None or shaper.longest < longest:
+            shaper = Shaper(graph, Window(self.edges[0], self.edges[-1]), longest)
+        self.shaper = shaper
+        self.op_ns = op_times_ns(graph) if op_ns is None else op_ns
+        self.op_list_ns: list[int] = self.op_ns.tolist()
+        self.cost_ns = self.op_ns + REPLAY_OP_NS
         plain = graph.plain_live
         pairs = zip(self.edges, self.edges[1:], strict=False)
         self.forward_top = [int(plain[a:b].max(initial=0)) for a, b in pairs]
@@ -122,7 +134,9 @@ class Menu:
 
     def _measured(self, first: int, stop: int) -> Iterator[Template]:
         edges = self.edges[first : stop + 1]
-        here = Range(self.graph, edges, self.wishes, self.blocks.marks)
+        here = Range(
+            self.graph, edges, self.wishes, self.blocks.marks, self.op_list_ns, self.coarse
+        )
         frontier = stop - first <= FRONTIER_BLOCKS and here.stop - here.start <= FRONTIER_OPS
         made_of_shorter = set(range(1, stop - first)) <= set(self.lengths)
         seen: set[tuple[Span, ...]] = set()
@@ -136,7 +150,7 @@ class Menu:
             return None
         stay = self.wishes.saved | self.wishes.excluded
         wanted = droppable(self.graph, self.edges[0], self.edges[-1], stay)
-        facts = Facts.of(self.graph, self.edges, self.windows, wanted)
+        facts = Facts.of(self.graph, self.edges, self.windows, wanted, self.op_ns)
         few = len(self.blocks) <= _FEW_BLOCKS
         return Recursion(facts, self.blocks.kinds, 1_000 if few else _MOST_WAYS)
 

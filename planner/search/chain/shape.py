@@ -7,7 +7,6 @@ its forward and after its backward, and its freed bytes in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,10 +65,11 @@ class Shaper:
         for index in range(first_call.start, first_call.stop):
             digit = 1 << (_DIGIT * (index % self.longest))
             ops[index] = replace(ops[index], time_ns=digit)
+        self.known: dict[tuple[tuple[Span, ...], Window, Window], Shape] = {}
         self.tally = Graph.of(replace(graph.profile, ops=tuple(ops)))
 
-    def shape(self, spans: Sequence[Span], forward: Window, backward: Window) -> Shape:
-        """Measure an option.
+    def shape(self, spans: tuple[Span, ...], forward: Window, backward: Window) -> Shape:
+        """Measure an option, once.
 
         Args:
             spans: its spans.
@@ -79,6 +79,12 @@ class Shaper:
         Raises:
             IllegalSpanError: the engine could not run it.
         """
+        key = (spans, forward, backward)
+        if key not in self.known:
+            self.known[key] = self._measured(*key)
+        return self.known[key]
+
+    def _measured(self, spans: tuple[Span, ...], forward: Window, backward: Window) -> Shape:
         played = simulate(self.tally, spans, detail=True)
         timeline = np.array(played.timeline, dtype=np.int64)
         before = backward.start - 1

@@ -39,7 +39,7 @@ def runners_up(
     pool = planner.pool.copy()
     found: dict[tuple[Span, ...], Candidate] = {}
     for part in (1.0, *NEIGHBOURS):
-        near = first_fit(pool, planner.propose, "dp", int(budget_bytes * part), rounds=4)
+        near = first_fit(pool, planner.ladder.propose, "dp", int(budget_bytes * part), rounds=4)
         if near is not None:
             found.setdefault(near.spans, near)
     if planner.wanted.plain():

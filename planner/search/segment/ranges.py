@@ -21,6 +21,8 @@ FAR_PARTS = 5
 """Corners of a frontier are distant when more than this part of its width lies between."""
 MOST_CUTS = 14
 """Minimum cuts per frontier."""
+COARSE_CUTS = 3
+"""And of a coarse one."""
 
 
 class Range:
@@ -31,11 +33,21 @@ class Range:
         edges: the ends and the block edges between.
         wishes: pins and exclusions.
         marks: positions where the replay may be cut; the edges when empty.
+        op_ns: the time of each op of the step; by default as the profile has it.
+        coarse: look for few points of a frontier.
     """
 
     def __init__(
-        self, graph: Graph, edges: Sequence[int], wishes: Wishes, marks: Sequence[int] = ()
+        self,
+        graph: Graph,
+        edges: Sequence[int],
+        wishes: Wishes,
+        marks: Sequence[int] = (),
+        op_ns: Sequence[int] | None = None,
+        coarse: bool = False,
     ) -> None:
+        self.coarse = coarse
+        self.op_ns = [op.time_ns for op in graph.profile.ops] if op_ns is None else op_ns
         self.graph = graph
         self.edges = tuple(edges)
         inside = marks[bisect_right(marks, edges[0]) : bisect_left(marks, edges[-1])]
@@ -73,8 +85,10 @@ class Range:
     def _choices(self) -> Iterator[Choice[int]]:
         """The corners of the frontier; in a single block, points between distant ones too."""
         problem = self.problem()
-        corners = hull(problem, MOST_CUTS)
+        corners = hull(problem, COARSE_CUTS if self.coarse else MOST_CUTS)
         yield from corners
+        if self.coarse:
+            return
         far = (corners[0].kept_bytes - corners[-1].kept_bytes) // FAR_PARTS
         for left, right in pairwise(corners) if len(self.edges) == 2 else ():
             if left.kept_bytes - right.kept_bytes > far:
@@ -108,7 +122,7 @@ class Range:
         return KeepProblem(
             reads,
             makes,
-            [graph.profile.ops[i].time_ns + REPLAY_OP_NS + TAPE_OP_NS for i in ops],
+            [self.op_ns[i] + REPLAY_OP_NS + TAPE_OP_NS for i in ops],
             self.wanted,
             {v: size for v in touched if (size := self._keep_bytes(v))},
             frozenset(v for v in touched if self._lost(v)) | self.forced,
