@@ -1,4 +1,4 @@
-"""Hypothesis profiles (`ci`, and `nightly` with HYPOTHESIS_PROFILE=nightly) and shared fixtures."""
+"""How tests run: in how many processes, on one thread, with how many examples; fixtures of many."""
 
 from __future__ import annotations
 
@@ -8,21 +8,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_runs import assert_clean, one_thread
+import torch
+from engine_runs import assert_clean
 from hypothesis import HealthCheck, settings
 
-_UNCHECKED = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
-settings.register_profile("ci", max_examples=200, deadline=None, suppress_health_check=_UNCHECKED)
-settings.register_profile(
-    "nightly", max_examples=2000, deadline=None, suppress_health_check=_UNCHECKED
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+EXAMPLES = {"quick": 40, "ci": 200, "nightly": 2000}
+"""How many examples a drawn test gets. `HYPOTHESIS_PROFILE` chooses; `examples()` scales by it."""
+
+for _name, _count in EXAMPLES.items():
+    settings.register_profile(
+        _name,
+        max_examples=_count,
+        deadline=None,
+        suppress_health_check=(
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.filter_too_much,
+        ),
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# The models are small, and the other cores run other tests.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # in processes that tests start
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Stay in one process unless all tests are run: to start others takes longer than a file."""
+    return None if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
 @pytest.fixture
-def single_thread() -> Iterator[None]:
-    """Run on one thread, which is faster for tiny models, and without the warnings about them."""
-    with one_thread(), warnings.catch_warnings():
+def no_warnings() -> Iterator[None]:
+    """Ignore warnings, which models of this size draw from torch and from its users."""
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 

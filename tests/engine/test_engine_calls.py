@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from planner.applier.apply import apply, manual_plan
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 def test_gradient_penalty() -> None:

@@ -260,7 +260,7 @@ def inputs(batch: int) -> tuple[Tensor]:
     return (torch.randn(batch, 6, generator=torch.Generator().manual_seed(batch)).requires_grad_(),)
 
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 def compare(model: nn.Module, *units: str) -> None:

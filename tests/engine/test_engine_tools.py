@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import planner
 from planner.applier.apply import apply, manual_plan
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle", "save"])

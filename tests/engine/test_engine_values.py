@@ -52,7 +52,7 @@ def inputs(batch: int) -> tuple[Tensor]:
     return (torch.randn(batch, WIDTH, generator=generator).requires_grad_(),)
 
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 BODIES: dict[str, Callable[[Part, Tensor], Tensor]] = {}

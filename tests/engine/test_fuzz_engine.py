@@ -235,7 +235,7 @@ def op_addresses(net: Net, units: list[str]) -> list[str]:
     return names + [f"{unit}.layer/addmm/0" for unit in units]
 
 
-pytestmark = pytest.mark.usefixtures("single_thread")
+pytestmark = pytest.mark.usefixtures("no_warnings")
 
 
 @given(data=st.data())

@@ -12,7 +12,7 @@ from changing_net import Net, Part, batch, step
 from engine_runs import assert_same, copied, give_up, weighted_sum
 from torch import Tensor, nn
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 def nothing(model: Net) -> None:

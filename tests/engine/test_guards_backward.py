@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import planner
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 def assert_refused(model: nn.Module, spoil: Callable[[Any], None], unit: str) -> None:

@@ -15,7 +15,7 @@ from layer_cases import ALL, Case, Model
 BATCHES = (2, 2, 3, 2)
 
 
-pytestmark = pytest.mark.usefixtures("single_thread")
+pytestmark = pytest.mark.usefixtures("no_warnings")
 
 
 @pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])

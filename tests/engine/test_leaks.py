@@ -14,7 +14,7 @@ from failing_net import UNITS, Net, batch, pair, step
 from planner.applier.apply import apply, manual_plan
 from planner.memory.meter import meter_for, step_tensors
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 def live_bytes(steps: int, keep: str = "") -> list[int]:

@@ -192,7 +192,7 @@ class Net(nn.Module):
         return self.wide(self.part(x)).sin()
 
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 @pytest.mark.parametrize("name", PARTS)

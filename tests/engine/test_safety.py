@@ -13,7 +13,7 @@ from failing_net import UNITS, Net, again, batch, pair, step
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 ERRORS = [

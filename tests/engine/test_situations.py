@@ -41,7 +41,7 @@ def over(*situations: Situation) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("situation", situations, ids=names, indirect=True)
 
 
-pytestmark = pytest.mark.usefixtures("single_thread")
+pytestmark = pytest.mark.usefixtures("no_warnings")
 
 
 @pytest.fixture

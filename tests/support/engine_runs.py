@@ -6,9 +6,8 @@ one model, the same seeds and the same inputs.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -100,14 +99,3 @@ def assert_clean() -> None:
     """Fail if a dispatch mode or a saved-tensor hook was left behind in this thread."""
     assert not _get_current_dispatch_mode_stack()
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Small kernels on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

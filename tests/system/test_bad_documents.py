@@ -17,7 +17,7 @@ from zoo import Net, small_net, untouched
 
 import planner
 
-pytestmark = pytest.mark.usefixtures("single_thread", "empty_folder")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def broken(text: str) -> dict[str, str]:

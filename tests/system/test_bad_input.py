@@ -13,7 +13,7 @@ from zoo import Net, small_net, untouched
 
 import planner
 
-pytestmark = pytest.mark.usefixtures("single_thread", "empty_folder")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 # -- budgets and names -----------------------------------------------------------------------------

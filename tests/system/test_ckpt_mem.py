@@ -7,7 +7,6 @@ is computed; one slow test runs the real thing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,15 +23,6 @@ PAIRS = 16
 SCALE = 16
 BUDGETS = {300: 6, 250: 10, 240.1: 11}
 """Budget in MiB at full size, and the most Linears that may be replayed."""
-
-
-@pytest.fixture(autouse=True)
-def single_thread() -> Iterator[None]:
-    """Small models are faster so."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def build(width: int, rows: int, device: str = "cpu") -> tuple[nn.Sequential, Tensor]:
@@ -56,7 +46,6 @@ def scaled_budget(budget_mb: float) -> str:
 @pytest.fixture(scope="module")
 def profile() -> planner.Profile:
     """The scaled model's profile."""
-    torch.set_num_threads(1)
     model, x = scaled()
     return planner.profile(model, inputs=(x,), loss_fn=torch.sum)
 

@@ -19,7 +19,7 @@ EXACT_WITHIN: dict[str, float] = {}
 """How far the predicted peak may be off, as a share; to the byte where nothing is said."""
 
 
-pytestmark = pytest.mark.usefixtures("single_thread")
+pytestmark = pytest.mark.usefixtures("no_warnings")
 
 
 @pytest.fixture(params=ZOO)

@@ -32,7 +32,7 @@ import planner
 from planner.training_step.step import make_step
 from planner.verifier.measure import measure_peak
 
-pytestmark = pytest.mark.usefixtures("single_thread", "empty_folder")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 # -- the model is left as it was ----------------------------------------------------------------

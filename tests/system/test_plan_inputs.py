@@ -15,7 +15,7 @@ from zoo import (
 
 import planner
 
-pytestmark = pytest.mark.usefixtures("single_thread", "empty_folder")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_literal_call_takes_the_stored_profile(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import planner
 UserStep = Callable[[nn.Module], Any]
 
 
-pytestmark = pytest.mark.usefixtures("single_thread", "empty_folder")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 # -- a step of the user's own ----------------------------------------------------------------------

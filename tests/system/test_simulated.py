@@ -35,15 +35,18 @@ pytestmark = pytest.mark.skipif(not COMPILES, reason="needs a C++ compiler and n
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first of the processes builds the device for all."""
-    return tmp_path_factory.mktemp("device")
+    """Where the first of the processes builds the device, while the others wait for it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "device"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def run(folder: Path, *arguments: str) -> None:
     """Run pytest in a process whose accelerator is the simulated one."""
     path = os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", "")))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", *arguments],
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "-n0", *arguments],
         env={**os.environ, FOLDER: str(folder), "PYTHONPATH": path},
         capture_output=True,
         text=True,

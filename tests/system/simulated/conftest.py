@@ -21,7 +21,6 @@ def from_the_start() -> Iterator[None]:
     """Begin every test with the same numbers, all memory there is, and nothing cached."""
     assert device is not None
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     device.set_capacity(2**36)
     gc.collect()
     torch.accelerator.empty_cache()

@@ -38,11 +38,6 @@ from planner.training_step.step import Step, make_step
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def both(step: Step) -> tuple[Profile, Forward]:
     """The profile of a fake step that was told what the real forward heard, and that forward."""
     forward = run_forward(step, runs=1)

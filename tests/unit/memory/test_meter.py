@@ -18,11 +18,6 @@ MIB = 2**20
 KNOWN_PEAKS_MIB = {0: 372.1, 2: 288.1, 4: 240.1, 8: 264.1, 16: 372.1}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def stack(width: int, blocks: int = 16) -> nn.Sequential:
     layers = [layer for _ in range(blocks) for layer in (nn.Linear(width, width), nn.ReLU())]
     return nn.Sequential(*layers)

@@ -20,14 +20,6 @@ transformers = pytest.importorskip("transformers")
 STEPS, ROWS, LENGTH, WORDS = 10, 4, 32, 60
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def gpt2() -> nn.Module:
     torch.manual_seed(0)
     config = transformers.GPT2Config(

@@ -21,14 +21,6 @@ from planner.planning.batch.inputs import repeating
 MIB = 1024**2
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> object:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def net() -> nn.Module:
     """Return four blocks that save much and hold few parameters."""
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ from planner.replay import content
 from planner.training_step.step import Step, make_step
 from planner.verifier import verify_plan
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 WIDTH = 16
 

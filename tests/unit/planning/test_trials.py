@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from trials_bench import BELIEVED_NS, TrueBench, believed, blocks, with_times
 from zoo import ZOO, untouched
 
@@ -26,15 +24,6 @@ from planner.training_step.step import Step
 
 SLOW = "1."
 """The units that take far longer than the profile believes."""
-
-
-@pytest.fixture(autouse=True)
-def single_thread() -> Iterator[None]:
-    """Small models are faster so."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import random
 
 import pytest
-import torch
 from trials_bench import believed, blocks
 
 from planner.graph import Graph, IllegalSpanError, Span, simulate
@@ -24,7 +23,6 @@ Spans = tuple[Span, ...]
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    torch.set_num_threads(1)
     model, x = blocks()
     return Graph.of(believed(model, (x,))[1])
 
