@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from engine_runs import one_thread
 
 import planner
 
@@ -22,13 +21,11 @@ RUN = [
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_thread: None
+    page: Path, empty_folder: None, no_warnings: None
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-        with one_thread():
-            exec(compile(code, page.name, "exec"), names)
+        exec(compile(code, page.name, "exec"), names)
     plan = names.get("plan")
     assert plan is None or isinstance(plan, planner.Plan)
 

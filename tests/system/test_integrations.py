@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,7 @@ from planner.integrations import lightning as for_lightning
 MIB = 2**20
 
 
-@pytest.fixture(autouse=True)
-def _quiet_and_single(quiet_thread: None) -> Iterator[None]:
-    yield
+pytestmark = pytest.mark.usefixtures("no_warnings")
 
 
 class Tokens(Dataset[dict[str, torch.Tensor]]):

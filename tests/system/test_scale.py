@@ -147,7 +147,6 @@ SCRIPT = """
 import json, sys
 sys.path.insert(0, "scripts")
 import torch
-torch.set_num_threads(1)
 import llama70b, planner
 model, inputs = llama70b.build()
 profile = planner.profile(

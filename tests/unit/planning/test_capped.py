@@ -236,7 +236,6 @@ import torch, torch.nn as nn, torch._subclasses.fake_tensor
 import planner, planner.api
 sys.path[:0] = ["tests/support", "tests/unit/planning"]
 from test_capped import Block
-torch.set_num_threads(1)
 
 MIB = 2**20
 model = nn.Sequential(*(Block(32) for _ in range(10)))

@@ -20,7 +20,6 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch
-torch.set_num_threads(1)
 from trials_bench import TrueBench, believed, blocks, with_times
 from planner.planning.trials.search import plan_by_trials
 from planner.search.measured.options import Measured
