@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import (
 from planner.documents import CustomOp, Profile
 from planner.errors import PlannerError, StepError
 from planner.estimate.cost_model import CostModel
-from planner.estimate.fake_tensors import fake_step, untouched
+from planner.estimate.fake_tensors import fake_step
 from planner.profiler.build import to_profile, tracked
 from planner.profiler.data_dependence import told
 from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
@@ -37,6 +37,7 @@ from planner.replay.custom_ops import NO_RULES, OpRules, op_rules
 from planner.replay.flow import PLAIN
 from planner.replay.trees import tensors_in
 from planner.training_step.same_state import begin, clear_gradients
+from planner.training_step.state import preserve_values
 from planner.training_step.step import Step
 
 _NEEDS_CONTENT = (
@@ -80,14 +81,14 @@ def build_fake_profile(
         say("warm up")
         with told(answers):
             begin(fake)
-        with untouched(fake), told(answers):  # fakes that are made the first time are held on to
-            fake.run()
+        with preserve_values(fake), told(answers):
+            fake.run()  # fakes that are made the first time are held on to
         clear_gradients(fake)
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
             recorder = FakeRecorder(fake.model, costs, give_up, last, op_rules(custom_ops or ()))
-            with untouched(fake), told(answers):
+            with preserve_values(fake), told(answers):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
             clear_gradients(fake)
         times = [op.time_ns for op in found[0].ops]

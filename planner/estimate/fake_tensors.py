@@ -20,8 +20,7 @@ from torch.utils import _pytree as pytree
 
 from planner.errors import InvalidModelError
 from planner.training_step.call import Call
-from planner.training_step.state_random import random_restorer
-from planner.training_step.state_values import ValueSnapshot
+from planner.training_step.state import preserve_values
 from planner.training_step.step import Step
 
 _FAKEABLE = (torch.Tensor, nn.Parameter, FakeTensor)
@@ -133,7 +132,7 @@ def fake_step(step: Step, device: torch.device | None = None) -> Iterator[Step]:
     Raises:
         InvalidModelError: the step has tensors that cannot be fake.
     """
-    with untouched(step):
+    with preserve_values(step):
         faker = Faker(device)
         call = Call(*faker.tree(step.arguments))
         for module in step.model.modules():
@@ -142,24 +141,6 @@ def fake_step(step: Step, device: torch.device | None = None) -> Iterator[Step]:
             _exchange_optimizer(step.optimizer, faker)
         with faker.mode:
             yield step.with_call(call)
-
-
-@contextmanager
-def untouched(step: Step) -> Iterator[None]:
-    """Put attributes, tables and random states back; fakes have no content to put back."""
-    values = ValueSnapshot(lambda tensor, label: None)
-    for name, module in step.model.named_modules():
-        values.add(module, name or "model")
-    values.add(step.arguments, "inputs")
-    values.add(step.optimizer, "optimizer")
-    restore_random = random_restorer()
-    grad_mode = torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        values.restore()
-        restore_random()
-        torch.set_grad_enabled(grad_mode)
 
 
 def _exchange_module(module: nn.Module, faker: Faker) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from planner.documents.step import TensorSpec
-from planner.errors import InvalidInputsError
+from planner.errors import InvalidInputsError, PlannerError
+from planner.training_step.state_tensors import quietly
+from planner.training_step.state_values import ValueSnapshot, put_back
 from planner.training_step.tree import tensors_with_paths
 
 _FORMS = "pass a tensor, a tuple (positional), a dict (keyword) or a callable -> (args, kwargs)"
@@ -41,9 +44,16 @@ class CallSource:
     Args:
         make: makes a call.
         fresh: make a new call for every run.
+        function: the user's own that makes the call, where there is one.
     """
 
-    def __init__(self, make: Callable[[], Call], fresh: bool) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Call],
+        fresh: bool,
+        function: Callable[[], Any] | None = None,
+    ) -> None:
+        self.function = function
         self._make = make
         self._fresh = fresh
         self._next: Call | None = None
@@ -51,8 +61,18 @@ class CallSource:
     def peek(self) -> Call:
         """Return the call that the next run will use."""
         if self._next is None:
-            self._next = self._make()
+            with self._left_as_it_was():
+                self._next = self._make()
         return self._next
+
+    def _left_as_it_was(self) -> AbstractContextManager[None]:
+        """The training loop goes on drawing where it was: what the call took is put back."""
+        if self.function is None or self._fresh:
+            return nullcontext()
+        values = ValueSnapshot()
+        with quietly():
+            values.add(self.function, "inputs")
+        return put_back(values)
 
     def take(self) -> Call:
         """Return the call for a run."""
@@ -76,7 +96,7 @@ def call_source(inputs: Any, fresh: bool = False) -> CallSource:
     elif isinstance(inputs, Mapping):
         call = Call((), _keywords(inputs))
     elif callable(inputs):
-        return CallSource(lambda: _from_callable(inputs), fresh)
+        return CallSource(lambda: _from_callable(inputs), fresh, inputs)
     else:
         raise InvalidInputsError(
             f"inputs of type {type(inputs).__name__} are not understood",
@@ -89,6 +109,8 @@ def call_source(inputs: Any, fresh: bool = False) -> CallSource:
 def _from_callable(make: Callable[[], Any]) -> Call:
     try:
         made = make()
+    except PlannerError:
+        raise
     except Exception as error:
         raise InvalidInputsError(
             "the inputs callable raised",

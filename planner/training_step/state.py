@@ -5,37 +5,47 @@ Used around every step that the profiler, the verifier and the measured search r
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as module_hooks
+from torch.optim import optimizer as optimizer_hooks
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from planner.training_step.state_random import random_restorer
 from planner.training_step.state_tensors import TensorSnapshot, quietly
-from planner.training_step.state_values import ValueSnapshot
+from planner.training_step.state_values import ValueSnapshot, put_back
 from planner.training_step.step import Step
+
+Optimizer = torch.optim.Optimizer
 
 
 @contextmanager
 def preserve(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizer | None = None,
     step: Step | Callable[..., Any] | None = None,
 ) -> Iterator[None]:
     """Put everything a training step changes back as it was, bit for bit, also after an error.
 
     That is: parameters, buffers and inputs (the same tensor objects, with their content and
-    geometry), `.grad`, `requires_grad`, all attributes of all modules with the containers in them
-    (train flags, hooks, counters, caches), the optimizer's state and groups, the grad mode, and the
-    random generators of torch, Python, NumPy and those that modules own.
+    geometry), `.grad`, `requires_grad`, the grad mode, the random generators of torch, Python and
+    NumPy, and the state of every object that can be reached from the model, the optimizer, the
+    step's own functions and all hooks: attributes and containers, closures, iterators, generators,
+    metrics, and the classes and globals of the user's own modules. Optimizers that nothing of this
+    leads to are met when they make their update.
+
+    What cannot be put back (a generator function, a file, a queue) raises when the step is about to
+    use it, before anything is lost.
 
     Memory: buffers, gradients and inputs are copied to host memory. Parameters and optimizer state
     are copied always where the step may write them, that is with an optimizer or a step of the
-    user's own. Otherwise they are copied up to 256 MiB; beyond, a checksum is kept, and a forward
-    that writes parameters is refused. Not covered: globals, attributes of classes, and whatever a
-    user's step holds outside the model and the optimizer.
+    user's own. Of all other tensors the smallest are copied, up to 256 MiB; of the rest a checksum
+    is kept, and a step that writes them is refused.
 
     Args:
         model: the model.
@@ -43,7 +53,7 @@ def preserve(
         step: the step that will run, a `Step` or the user's own function.
 
     Raises:
-        StepError: on leaving, when large parameters were written in a step without an optimizer.
+        StepError: on leaving, when large tensors were written of which there is no copy.
 
     >>> layer = nn.Linear(2, 2)
     >>> with preserve(layer):
@@ -51,38 +61,93 @@ def preserve(
     >>> layer.weight.grad is None
     True
     """
-    if isinstance(step, Step) and optimizer is None:
-        optimizer = step.optimizer
-    own_step = step.is_users_own if isinstance(step, Step) else step is not None
-    writes = own_step or optimizer is not None
-    tensors = TensorSnapshot()
-    values = ValueSnapshot(lambda tensor, label: tensors.add(tensor, label, written=writes))
-    with quietly():
-        if isinstance(step, Step):
-            _add_inputs(step, tensors, values)
-        _add_model(model, tensors, values, writes)
-        values.add(optimizer, "optimizer")
-        tensors.take()
-    with ExitStack() as on_exit:  # the last one pushed runs first, and all run whatever happens
-        on_exit.callback(torch.set_grad_enabled, torch.is_grad_enabled())
-        on_exit.callback(random_restorer())
-        on_exit.callback(tensors.restore)
-        on_exit.callback(values.restore)
+    snapshot = _Snapshot(model, optimizer, step)
+    hook = optimizer_hooks.register_optimizer_step_pre_hook(snapshot.updating)
+    with put_back(snapshot.values, snapshot.tensors.restore, hook.remove):
         yield
 
 
-def _add_model(
-    model: nn.Module, tensors: TensorSnapshot, values: ValueSnapshot, written: bool
-) -> None:
-    for name, parameter in model.named_parameters():
-        tensors.add(parameter, name, written=written)
-    for name, buffer in model.named_buffers():
-        tensors.add(buffer, name, written=True)
+@contextmanager
+def preserve_values(step: Step) -> Iterator[None]:
+    """Put back what `preserve` does, but for the content of tensors: for steps that have none."""
+    with quietly():
+        values = _values(step.model, step.optimizer, step)
+    with put_back(values):
+        yield
+
+
+class _Snapshot:
+    """The tensors and the values of a model, its step and whatever optimizers update it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        step: Step | Callable[..., Any] | None,
+    ) -> None:
+        if isinstance(step, Step) and optimizer is None:
+            optimizer = step.optimizer
+        own_step = step.is_users_own if isinstance(step, Step) else step is not None
+        self.tensors = TensorSnapshot()
+        with quietly():
+            self.values = _values(model, optimizer, step)
+            writes = own_step or bool(self.values.optimizers)
+            if isinstance(step, Step):
+                for path, tensor in step.inputs.items():
+                    self.tensors.add(tensor, path, written=True)
+            for name, parameter in model.named_parameters():
+                self.tensors.add(parameter, name, written=writes)
+            for name, buffer in model.named_buffers():
+                self.tensors.add(buffer, name, written=True)
+            self._add_found(writes)
+            self.tensors.take()
+
+    def updating(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to make its update: remember one that was not met before."""
+        if self.values.knows(optimizer):
+            return
+        _met.add(optimizer)
+        with quietly():
+            self.values.add(optimizer, type(optimizer).__name__)
+            self._add_found(writes=True)
+            self.tensors.take()
+
+    def _add_found(self, writes: bool) -> None:
+        for found in self.values.tensors:
+            self.tensors.add(found.tensor, found.label, written=found.owned and writes)
+        self.values.tensors.clear()
+
+
+_met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+"""Optimizers that made an update while planning, and to which nothing known had led."""
+
+
+def _values(
+    model: nn.Module, optimizer: Optimizer | None, step: Step | Callable[..., Any] | None
+) -> ValueSnapshot:
+    values = ValueSnapshot()
     for name, module in model.named_modules():
         values.add(module, name or "model")
+    values.add(optimizer, "optimizer")
+    for other in list(_met):
+        values.add(other, type(other).__name__)
+    if isinstance(step, Step):
+        values.add(step.arguments, "inputs")
+        for name, function in step.functions.items():
+            values.add(function, name)
+    else:
+        values.add(step, "step")
+    values.add(_global_hooks(), "a hook on all modules or optimizers")
+    values.add(_open_modes(), "a mode")
+    return values
 
 
-def _add_inputs(step: Step, tensors: TensorSnapshot, values: ValueSnapshot) -> None:
-    for path, tensor in step.inputs.items():
-        tensors.add(tensor, path, written=True)
-    values.add(step.arguments, "inputs")
+def _global_hooks() -> list[Any]:
+    """The tables of the hooks that torch calls for every module and for every optimizer."""
+    both = (*vars(module_hooks).items(), *vars(optimizer_hooks).items())
+    return [table for name, table in both if name.startswith("_global_") and table]
+
+
+def _open_modes() -> list[Any]:
+    modes: list[Any] = [*_get_current_function_mode_stack()]
+    return [*modes, *_get_current_dispatch_mode_stack()]

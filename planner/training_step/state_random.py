@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from planner.training_step.state_tensors import quietly
+
 
 def random_restorer() -> Callable[[], None]:
     """Return a function that puts back the present states of all global random generators.
@@ -17,16 +19,18 @@ def random_restorer() -> Callable[[], None]:
     Covers torch's on the host and on every device of the accelerator in use, Python's, and NumPy's
     old global one.
     """
-    restorers = [
-        partial(torch.set_rng_state, torch.get_rng_state()),
-        partial(random.setstate, random.getstate()),
-        *_accelerator_restorers(),
-        *_numpy_restorers(),
-    ]
+    with quietly():
+        restorers = [
+            partial(torch.set_rng_state, torch.get_rng_state()),
+            partial(random.setstate, random.getstate()),
+            *_accelerator_restorers(),
+            *_numpy_restorers(),
+        ]
 
     def restore() -> None:
-        for part in restorers:
-            part()
+        with quietly():
+            for part in restorers:
+                part()
 
     return restore
 

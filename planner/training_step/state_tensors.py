@@ -23,21 +23,27 @@ SPARE_COPY_BYTES = 256 * MIB
 @contextmanager
 def quietly() -> Iterator[None]:
     """Keep the snapshot's own work out of autograd, and out of the modes that count and record."""
-    with torch.inference_mode(False), torch.no_grad(), torch._C._DisableTorchDispatch():
+    with (
+        torch._C.DisableTorchFunction(),  # the outermost: entering `no_grad` is a function, too
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C._DisableTorchDispatch(),
+    ):
         yield
 
 
 class TensorSnapshot:
     """Remembers tensors and puts them back, as the same objects.
 
-    Fill it with `add`, then `take` it, both `quietly`. What is added with ``written=False``
-    (parameters, when no optimizer runs) is copied while it is small. Where there is much of it,
-    only a checksum is kept, and `restore` refuses, naming it, if a step wrote it all the same.
+    Fill it with `add`, then `take` it, both `quietly`. Of what is added with ``written=False``
+    (parameters, when no optimizer runs) the smallest are copied. Of the rest only a checksum is
+    kept, and `restore` refuses, naming it, if a step wrote it all the same.
     """
 
     def __init__(self) -> None:
         self._tensors: dict[int, _Tensor] = {}
         self._contents: dict[int, _Content] = {}
+        self._spare_bytes = 0  # of what the step is not expected to write
 
     def add(self, tensor: torch.Tensor, label: str, *, written: bool) -> None:
         """Remember a tensor and its gradient.
@@ -59,10 +65,11 @@ class TensorSnapshot:
             self.add(gradient, f"{label}.grad", written=True)
 
     def take(self) -> None:
-        """Copy, or sum up, the bytes of everything added."""
-        spare = sum(content.nbytes for content in self._contents.values() if not content.written)
-        for content in self._contents.values():
-            content.take(copy=content.written or spare <= SPARE_COPY_BYTES)
+        """Copy, or sum up, the bytes of everything added and not yet taken."""
+        for content in sorted(self._contents.values(), key=lambda content: content.nbytes):
+            if not content.written and not content.taken:
+                self._spare_bytes += content.nbytes
+            content.take(copy=content.written or self._spare_bytes <= SPARE_COPY_BYTES)
 
     def restore(self) -> None:
         """Put everything back.
@@ -149,16 +156,19 @@ class _Content:
         self.label = label
         self.nbytes = storage.nbytes()
         self.written = False
+        self.taken = False
         self._copy: torch.Tensor | None = None
         self._checksum = 0
 
     def take(self, *, copy: bool) -> None:
-        if self._is_empty():
+        """Copy the bytes or sum them up; a sum taken before gives way to a copy that fits it."""
+        if self._is_empty() or self._copy is not None or (self.taken and not copy):
             return
-        if copy:
+        if copy and not (self.taken and self._sum() != self._checksum):
             self._copy = self._bytes().to("cpu", copy=True)
-        else:
+        elif not self.taken:
             self._checksum = self._sum()
+        self.taken = True
 
     def restore(self) -> bool:
         """Put the bytes back; False where they are lost."""
@@ -193,6 +203,6 @@ def _overwritten(lost: list[_Content]) -> StepError:
         f"the step changed what only an optimizer should: {names}",
         f"{len(lost)} tensors of {format_bytes(size)} were not copied before and stay changed;"
         f" up to {format_bytes(SPARE_COPY_BYTES)} would have been",
-        "the model's forward or loss writes its own parameters",
+        "the model's forward or loss writes its own parameters, or a hook writes large tensors",
         "pass step=fn, so that parameters are copied before the step and put back after",
     )

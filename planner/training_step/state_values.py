@@ -1,166 +1,107 @@
-"""The Python values in a snapshot: attributes and the containers in them. Used by `state`."""
+"""The Python values in a snapshot: attributes, containers, closures, iterators. Used by `state`."""
 
 from __future__ import annotations
 
-import random
-import sys
-import types
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
-OnTensor = Callable[[torch.Tensor, str], None]
+from planner.training_step.state_iterators import Exchange
+from planner.training_step.state_random import random_restorer
+from planner.training_step.state_restorers import Restorer, restorers_of
+from planner.training_step.state_tensors import quietly
+from planner.training_step.state_walk import ATOMS, Held, held_by
 
-_DEPTH = 4  # containers and objects within each other below a module
-_MANY = 100_000  # a longer container is kept as it is, without a look at each item
-# Objects of these packages are kept as they are: they manage themselves, or are not a model's own.
-_CLOSED = {*sys.stdlib_module_names, "torch", "numpy", "planner"}
-_LARGE_ARRAY_BYTES = 2**24  # arrays beyond this are taken for data sets and left alone
+_MOST_VALUES = 1_000_000  # of a program that holds more, the nearest are looked at
+
+
+class FoundTensor(NamedTuple):
+    """A tensor that the walk met.
+
+    Attributes:
+        tensor: the tensor.
+        label: where it is.
+        owned: whether a module or an optimizer holds it, whose tensors a step may write.
+    """
+
+    tensor: torch.Tensor
+    label: str
+    owned: bool
 
 
 class ValueSnapshot:
     """Remembers Python values and puts them back, as the same objects with the same content.
 
-    Follows attributes of modules, optimizers and plain objects, dicts, lists, sets, deques, tuples,
-    NumPy arrays and random generators. Tensors found are handed on. Not followed: class attributes,
-    globals, slots, iterators and the inside of the standard library's and torch's own objects.
-
-    Args:
-        on_tensor: is given each tensor found, and where.
+    Breadth first from what is added, along the edges of `state_walk`: attributes and slots, dicts,
+    lists, sets, deques, buffers, random generators, functions with their closures, the user's own
+    classes and globals. Iterators are exchanged for copies while planning (`state_iterators`).
+    Tensors and optimizers found are listed. Not followed: large arrays, and the inside of the
+    standard library's, torch's and compiled extensions' own objects.
     """
 
-    def __init__(self, on_tensor: OnTensor) -> None:
-        self._on_tensor = on_tensor
+    def __init__(self) -> None:
+        self.tensors: list[FoundTensor] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
         self._seen: dict[int, Any] = {}  # holds the values, so that an id stays theirs
-        self._restorers: list[Callable[[], object]] = []
+        self._restorers: list[Restorer] = []
+        self._places: list[tuple[Held, str]] = []
+        self._exchange = Exchange()
 
-    def add(self, value: Any, label: str, depth: int = _DEPTH) -> None:
-        """Remember a value and what it holds."""
-        if isinstance(value, torch.Tensor):
-            self._on_tensor(value, label)
-        if depth < 0 or id(value) in self._seen or isinstance(value, _ATOMS):
-            return
-        self._seen[id(value)] = value
-        if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
-            depth = _DEPTH
-        self._restorers += _restorers(value)
-        for step, item in _items(value):
-            self.add(item, label + step, depth - 1)
+    def add(self, value: Any, label: str) -> None:
+        """Remember a value and all that it holds."""
+        waiting: deque[tuple[Any, str, bool]] = deque([(value, label, False)])
+        while waiting:
+            item, where, owned = waiting.popleft()
+            if isinstance(item, torch.Tensor):
+                self.tensors.append(FoundTensor(item, where, owned))
+            if id(item) in self._seen or len(self._seen) >= _MOST_VALUES:
+                continue
+            self._seen[id(item)] = item
+            if isinstance(item, torch.optim.Optimizer):
+                self.optimizers.append(item)
+            owned |= isinstance(item, (torch.nn.Module, torch.optim.Optimizer))
+            self._restorers += restorers_of(item)
+            for held in held_by(item):
+                if not isinstance(held.value, ATOMS):
+                    self._places.append((held, where + held.label))
+                    waiting.append((held.value, where + held.label, owned))
+
+    def knows(self, value: Any) -> bool:
+        """Return whether a value was met."""
+        return id(value) in self._seen
+
+    def exchange_iterators(self) -> None:
+        """Put copies in the place of iterators, until `restore`."""
+        for held, label in self._places:
+            if held.put is not None:
+                new = self._exchange(held.value, label)
+                if new is not held.value:
+                    held.put(new)
+        self._places = []
 
     def restore(self) -> None:
         """Put everything back."""
-        for restore in self._restorers:
-            restore()
+        with quietly():
+            for restore in self._restorers:
+                restore()
 
 
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType)
+@contextmanager
+def put_back(values: ValueSnapshot, *others: Restorer) -> Iterator[None]:
+    """Run code on copies of iterators; afterwards put all back, also after an error.
 
-
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((_key(key), item) for key, item in _few(value.items()))
-    elif isinstance(value, (list, tuple, deque)):
-        yield from ((f"[{index}]", item) for index, item in enumerate(_few(value)))
-    if _has_attributes(value):
-        yield from ((f".{name}", item) for name, item in list(vars(value).items()))
-
-
-def _key(key: Any) -> str:
-    return f"[{key!r}]" if isinstance(key, (str, int)) else f"[{type(key).__name__}]"
-
-
-def _few(items: Any) -> Iterable[Any]:
-    return list(items) if len(items) <= _MANY else ()
-
-
-def _has_attributes(value: Any) -> bool:
-    if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
-        return True
-    own = type(value).__module__.partition(".")[0] not in _CLOSED
-    own = own or isinstance(value, types.SimpleNamespace)
-    return own and isinstance(getattr(value, "__dict__", None), dict)
-
-
-def _restorers(value: Any) -> Iterator[Callable[[], object]]:
-    """Yield functions that give a value its present content and attributes back."""
-    if isinstance(value, dict):
-        yield _dict_restorer(value)
-    elif isinstance(value, (list, deque)):
-        yield _sequence_restorer(value)
-    elif isinstance(value, set):
-        yield _set_restorer(value)
-    else:
-        yield from _generator_restorers(value)
-        yield from _numpy_restorers(value)
-    if _has_attributes(value):
-        yield _dict_restorer(vars(value))
-
-
-def _dict_restorer(value: dict[Any, Any]) -> Callable[[], object]:
-    # The base's own methods: subclasses may forbid or extend theirs.
-    base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
-    before = list(base.items(value))
-
-    def restore() -> None:
-        if not _identical(list(base.items(value)), before):
-            base.clear(value)
-            for key, item in before:
-                base.__setitem__(value, key, item)
-
-    return restore
-
-
-def _identical(now: list[tuple[Any, Any]], before: list[tuple[Any, Any]]) -> bool:
-    pairs = zip(now, before, strict=False)
-    return len(now) == len(before) and all(
-        new[0] is old[0] and new[1] is old[1] for new, old in pairs
-    )
-
-
-def _sequence_restorer(value: list[Any] | deque[Any]) -> Callable[[], object]:
-    before = list(value)
-
-    def restore() -> None:
-        if len(value) != len(before) or any(
-            new is not old for new, old in zip(value, before, strict=True)
-        ):
-            value.clear()
-            value.extend(before)
-
-    return restore
-
-
-def _set_restorer(value: set[Any]) -> Callable[[], object]:
-    before = set(value)
-
-    def restore() -> None:
-        if value != before:
-            value.clear()
-            value.update(before)
-
-    return restore
-
-
-def _generator_restorers(value: Any) -> Iterator[Callable[[], object]]:
-    if isinstance(value, torch.Generator):
-        yield partial(value.set_state, value.get_state())
-    elif isinstance(value, random.Random):
-        yield partial(value.setstate, value.getstate())
-
-
-def _numpy_restorers(value: Any) -> Iterator[Callable[[], object]]:
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return
-    if isinstance(value, numpy.random.Generator):
-        bits = value.bit_generator
-        yield partial(setattr, bits, "state", bits.state)
-    elif isinstance(value, numpy.random.RandomState):
-        yield partial(value.set_state, value.get_state())
-    elif isinstance(value, numpy.ndarray):
-        small = value.nbytes <= _LARGE_ARRAY_BYTES
-        if small and value.flags.writeable:
-            yield partial(numpy.copyto, value, value.copy())
+    Args:
+        values: what was remembered; put back last, with what planner's own work did to it.
+        others: called before.
+    """
+    with ExitStack() as on_exit:  # the last one pushed runs first, and all run whatever happens
+        on_exit.callback(values.restore)
+        on_exit.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        on_exit.callback(random_restorer())
+        for restore in others:
+            on_exit.callback(restore)
+        values.exchange_iterators()
+        yield

@@ -78,6 +78,13 @@ class Step:
         return call.args, call.kwargs
 
     @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's own functions that a run calls, by the argument that brought them."""
+        source = self._source.function if self._source is not None else None
+        own = {"step": self._user_step, "loss_fn": self._loss_fn, "inputs": source}
+        return {name: function for name, function in own.items() if function is not None}
+
+    @property
     def input_tensors(self) -> tuple[torch.Tensor, ...]:
         """The tensors given to the model; empty for a user's own step, which makes its own."""
         return tuple(self.inputs.values())

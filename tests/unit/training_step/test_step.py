@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import UserDict, namedtuple
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -51,17 +52,12 @@ def test_gradients_add_up_as_in_a_loop_that_does_not_clear_them():
 
 
 def test_a_callable_is_called_once_unless_fresh_inputs_are_asked_for():
-    made: list[int] = []
-
-    def inputs():
-        made.append(1)
-        return (torch.full((1, 3), float(len(made))),), {}
-
+    inputs = Mock(side_effect=lambda: ((torch.full((1, 3), float(inputs.call_count)),), {}))
     step = make_step(Adds(), inputs=inputs)
     step.run(), step.run()
-    assert len(made) == 1
+    assert inputs.call_count == 1
 
-    made.clear()
+    inputs.reset_mock()
     step = make_step(Adds(), inputs=inputs, fresh_inputs=True)
     seen = []
     for _ in range(3):
