@@ -88,6 +88,7 @@ class _Snapshot:
         if isinstance(step, Step) and optimizer is None:
             optimizer = step.optimizer
         own_step = step.is_users_own if isinstance(step, Step) else step is not None
+        self._model = model
         self.tensors = TensorSnapshot()
         with quietly():
             self.values = _values(model, optimizer, step)
@@ -106,7 +107,7 @@ class _Snapshot:
         """An optimizer is about to make its update: remember one that was not met before."""
         if self.values.knows(optimizer):
             return
-        _met.add(optimizer)
+        _met.setdefault(self._model, weakref.WeakSet()).add(optimizer)
         with quietly():
             self.values.add(optimizer, type(optimizer).__name__)
             self._add_found(writes=True)
@@ -118,8 +119,9 @@ class _Snapshot:
         self.values.tensors.clear()
 
 
-_met: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-"""Optimizers that made an update while planning, and to which nothing known had led."""
+_met: weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[Optimizer]]
+_met = weakref.WeakKeyDictionary()
+"""By model, optimizers that made an update in its steps and to which nothing known had led."""
 
 
 def _values(
@@ -129,7 +131,7 @@ def _values(
     for name, module in model.named_modules():
         values.add(module, name or "model")
     values.add(optimizer, "optimizer")
-    for other in list(_met):
+    for other in list(_met.get(model, ())):
         values.add(other, type(other).__name__)
     if isinstance(step, Step):
         values.add(step.arguments, "inputs")

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import torch
 
 from planner.errors import StepError
-from planner.training_step.state_walk import is_builtin_iterator
+from planner.training_step.state_walk import is_builtin_iterator, once_for_a_class
 
 _BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -34,6 +34,13 @@ _OTHER_CHANNELS = (
     ("multiprocessing.connection", "Connection"),
 )
 _FACTS_OF_A_FILE = ("name", "mode", "encoding", "closed", "isatty", "fileno")
+
+
+@once_for_a_class
+def may_be_exchanged(kind: type) -> bool:
+    """Return whether something may have to take the place of a value of this class."""
+    known = (tuple, functools.partial, *_BOUND)
+    return issubclass(kind, known) or bool(_without_copy(kind)) or is_builtin_iterator(kind)
 
 
 class Exchange:
@@ -61,10 +68,10 @@ class Exchange:
             return self._partial(value, label)
         if isinstance(value, _BOUND) and not isinstance(value.__self__, types.ModuleType):
             return self._method(value, label)
-        kind = _without_copy(value)
-        if kind:
+        kind = _without_copy(type(value))
+        if kind and not _is_standard_stream(value):
             return StandIn(value, label, kind, self._thread)
-        return self._iterator(value, label) if is_builtin_iterator(value) else value
+        return self._iterator(value, label) if is_builtin_iterator(type(value)) else value
 
     def _method(self, value: Any, label: str) -> Any:
         owner = self(value.__self__, label)
@@ -153,7 +160,7 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         if name == "_original":  # of a copy that is being made
             raise AttributeError(name)
-        if name.startswith("__") or (name in _FACTS_OF_A_FILE and _is_file(self._original)):
+        if name.startswith("__") or (name in _FACTS_OF_A_FILE and _is_file(type(self._original))):
             return getattr(self._original, name)
         if self._is_the_steps():
             self._refuse()
@@ -174,30 +181,31 @@ class StandIn:
         )
 
 
-def _without_copy(value: Any) -> str:
-    """Return why there is no copy of a value, or an empty text."""
-    if isinstance(value, _GENERATORS):
+def _without_copy(kind: type) -> str:
+    """Return why there is no copy of a value of a class, or an empty text."""
+    if issubclass(kind, _GENERATORS):
         return "a generator function cannot be copied, and planning runs the step several times"
-    if _is_file(value):
+    if _is_file(kind):
         return "what is read from a file or written to it cannot be undone"
-    if isinstance(value, _CHANNELS) or _is_one_of(value, _OTHER_CHANNELS):
+    if issubclass(kind, _CHANNELS) or _is_one_of(kind, _OTHER_CHANNELS):
         return "what goes through a queue or a connection cannot be undone"
-    if _is_one_of(value, (("torch.utils.data.dataloader", "_BaseDataLoaderIter"),)):
+    if _is_one_of(kind, (("torch.utils.data.dataloader", "_BaseDataLoaderIter"),)):
         return "batches that a data loader has handed out cannot be given back"
     return ""
 
 
-def _is_file(value: Any) -> bool:
-    if isinstance(value, (io.StringIO, io.BytesIO)):
+def _is_file(kind: type) -> bool:
+    if issubclass(kind, (io.StringIO, io.BytesIO)):
         return False
+    return issubclass(kind, io.IOBase) or kind.__name__ == "_TemporaryFileWrapper"
+
+
+def _is_standard_stream(value: Any) -> bool:
     standard = (sys.stdout, sys.stderr, sys.stdin, sys.__stdout__, sys.__stderr__, sys.__stdin__)
-    if any(value is stream for stream in standard):
-        return False
-    temporary = type(value).__module__ == "tempfile" and hasattr(value, "write")
-    return isinstance(value, io.IOBase) or temporary
+    return any(value is stream for stream in standard)
 
 
-def _is_one_of(value: Any, names: tuple[tuple[str, str], ...]) -> bool:
-    """Whether a value is of a class, given by module and name, that somebody has imported."""
-    kinds = (getattr(sys.modules.get(module), name, None) for module, name in names)
-    return any(isinstance(kind, type) and isinstance(value, kind) for kind in kinds)
+def _is_one_of(kind: type, names: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a class derives from one, given by module and name, that somebody has imported."""
+    known = (getattr(sys.modules.get(module), name, None) for module, name in names)
+    return any(isinstance(base, type) and issubclass(kind, base) for base in known)

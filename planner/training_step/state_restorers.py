@@ -26,6 +26,9 @@ Restorer = Callable[[], object]
 
 def restorers_of(value: Any) -> Iterator[Restorer]:
     """Yield functions that give a value its present content and attributes back."""
+    if type(value) in (dict, OrderedDict):
+        yield _dict_restorer(value)
+        return
     if isinstance(value, dict):
         yield _dict_restorer(value)
     elif isinstance(value, (list, deque)):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from planner.training_step.state_iterators import Exchange
+from planner.training_step.state_iterators import Exchange, may_be_exchanged
 from planner.training_step.state_random import random_restorer
 from planner.training_step.state_restorers import Restorer, restorers_of
 from planner.training_step.state_tensors import quietly
@@ -55,19 +55,23 @@ class ValueSnapshot:
         waiting: deque[tuple[Any, str, bool]] = deque([(value, label, False)])
         while waiting:
             item, where, owned = waiting.popleft()
-            if isinstance(item, torch.Tensor):
+            if issubclass(type(item), torch.Tensor):
                 self.tensors.append(FoundTensor(item, where, owned))
             if id(item) in self._seen or len(self._seen) >= _MOST_VALUES:
                 continue
             self._seen[id(item)] = item
-            if isinstance(item, torch.optim.Optimizer):
+            if issubclass(type(item), torch.optim.Optimizer):
                 self.optimizers.append(item)
-            owned |= isinstance(item, (torch.nn.Module, torch.optim.Optimizer))
+            owned |= issubclass(type(item), (torch.nn.Module, torch.optim.Optimizer))
             self._restorers += restorers_of(item)
             for held in held_by(item):
-                if not isinstance(held.value, ATOMS):
-                    self._places.append((held, where + held.label))
+                self._add_place(held, where)
+                if type(held.value) not in ATOMS:
                     waiting.append((held.value, where + held.label, owned))
+
+    def _add_place(self, held: Held, where: str) -> None:
+        if held.put is not None and may_be_exchanged(type(held.value)):
+            self._places.append((held, where + held.label))
 
     def knows(self, value: Any) -> bool:
         """Return whether a value was met."""
@@ -76,10 +80,9 @@ class ValueSnapshot:
     def exchange_iterators(self) -> None:
         """Put copies in the place of iterators, until `restore`."""
         for held, label in self._places:
-            if held.put is not None:
-                new = self._exchange(held.value, label)
-                if new is not held.value:
-                    held.put(new)
+            new = self._exchange(held.value, label)
+            if held.put is not None and new is not held.value:
+                held.put(new)
         self._places = []
 
     def restore(self) -> None:

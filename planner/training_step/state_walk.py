@@ -18,10 +18,10 @@ import sysconfig
 import threading
 import types
 import weakref
-from collections import ChainMap, UserDict, UserList, deque
+from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -53,7 +53,17 @@ _OPEN_CLASSES = (
     weakref.WeakValueDictionary,
     weakref.WeakSet,
 )
+_PLAIN = (dict, OrderedDict, list, tuple, set, frozenset)
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+Answer = TypeVar("Answer")
+
+
+def once_for_a_class(question: Callable[[type], Answer]) -> Callable[[type], Answer]:
+    """Remember the answers to what is asked for every value and depends on its class alone."""
+    asked: Callable[[type], Answer] = functools.lru_cache(maxsize=8192)(question)
+    return asked
 
 
 class Held(NamedTuple):
@@ -72,7 +82,9 @@ class Held(NamedTuple):
 
 def held_by(value: Any) -> Iterator[Held]:
     """Yield the values that a value holds."""
-    if isinstance(value, types.FunctionType):
+    if type(value) in _PLAIN:
+        yield from _in_container(value)
+    elif isinstance(value, types.FunctionType):
         yield from _in_function(value)
     elif isinstance(value, types.MethodType):
         yield from (Held("", value.__self__), Held("", value.__func__))
@@ -88,7 +100,7 @@ def held_by(value: Any) -> Iterator[Held]:
         yield from _in_cell(value)
     elif isinstance(value, type):
         yield from _in_class(value)
-    elif is_builtin_iterator(value):
+    elif is_builtin_iterator(type(value)):
         yield from (Held("", part) for part in gc.get_referents(value))
     else:
         yield from _in_object(value)
@@ -101,23 +113,27 @@ def has_attributes(value: Any) -> bool:
 
 def slots_of(value: Any) -> Iterator[str]:
     """Yield the names of the `__slots__` of a value that are filled."""
-    if not _is_open(value):
-        return
-    for kind in type(value).__mro__:
-        if module_of(kind).partition(".")[0] in _CLOSED:
+    return (name for name in _slots(type(value)) if hasattr(value, name))
+
+
+@once_for_a_class
+def _slots(kind: type) -> tuple[str, ...]:
+    found = []
+    for base in kind.__mro__ if _is_open_class(kind) else ():
+        if module_of(base).partition(".")[0] in _CLOSED:
             continue
-        names = vars(kind).get("__slots__", ())
+        names = vars(base).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else tuple(names):
-            if name.startswith("__") and not name.endswith("__"):
-                name = f"_{kind.__name__.lstrip('_')}{name}"
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name
+            private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
 
 
-def is_builtin_iterator(value: Any) -> bool:
-    """Return whether a value is an iterator whose position Python code does not keep."""
-    step = getattr(type(value), "__next__", None)
-    own = step is None or isinstance(step, types.FunctionType) or isinstance(value, io.IOBase)
+@once_for_a_class
+def is_builtin_iterator(kind: type) -> bool:
+    """Return whether a class is of iterators whose position no Python code keeps."""
+    step = getattr(kind, "__next__", None)
+    own = step is None or isinstance(step, types.FunctionType) or issubclass(kind, io.IOBase)
     return not own
 
 
@@ -161,12 +177,16 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_open(value: Any) -> bool:
-    if isinstance(value, _OPEN_CLASSES):
-        return True
     if isinstance(value, types.ModuleType):
         return value.__name__ != "__main__" and _is_users_module(value.__name__)
-    module = module_of(type(value))
-    return module.partition(".")[0] not in _CLOSED or module.startswith(_OPEN_TORCH)
+    return _is_open_class(type(value))
+
+
+@once_for_a_class
+def _is_open_class(kind: type) -> bool:
+    module = module_of(kind)
+    known = issubclass(kind, _OPEN_CLASSES) or module.startswith(_OPEN_TORCH)
+    return known or module.partition(".")[0] not in _CLOSED
 
 
 def _in_function(function: types.FunctionType) -> Iterator[Held]:
