@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from planner.documents.notebook import register_cell
+from planner.documents.document import register_cell
 
 if TYPE_CHECKING:
     from planner.api import apply as apply
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from planner.documents import Plan as Plan
     from planner.documents import Profile as Profile
     from planner.documents import load as load
-    from planner.documents.batch import BatchChoice as BatchChoice
     from planner.documents.frontier import Frontier as Frontier
     from planner.errors import DocumentError as DocumentError
     from planner.errors import InfeasibleBudgetError as InfeasibleBudgetError
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from planner.errors import StepError as StepError
     from planner.errors import UnknownUnitError as UnknownUnitError
     from planner.estimate.device import Device as Device
+    from planner.planning.batch.choice import BatchChoice as BatchChoice
     from planner.replay.custom_ops import register_replayable as register_replayable
     from planner.search.measured.options import Measured as Measured
     from planner.sweeps import sweep as sweep
@@ -79,7 +79,7 @@ __all__ = [
 _HOMES = {
     "planner.api": ("apply", "best_batch", "plan", "profile", "verify"),
     "planner.documents": ("Plan", "Profile", "load"),
-    "planner.documents.batch": ("BatchChoice",),
+    "planner.planning.batch.choice": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
     "planner.estimate.device": ("Device",),
     "planner.replay.custom_ops": ("register_replayable",),

@@ -13,8 +13,6 @@ import planner
 from planner.documents.wire import schema
 
 FOLDER = Path(planner.__file__).parent / "documents" / "schema"
-DEPTH = 3
-"""Objects and lists within each other that still stand in one line."""
 
 
 def main() -> None:
@@ -23,18 +21,12 @@ def main() -> None:
         path.write_text(laid_out(schema(kind)) + "\n", encoding="utf-8")
 
 
-def laid_out(value: Any, indent: str = "") -> str:
-    """Return JSON text with one field of a record a line."""
-    if not isinstance(value, dict) or _depth(value) <= DEPTH:
+def laid_out(value: Any, depth: int = 2) -> str:
+    """Return JSON text with a record a line: enough to see in a diff which of them changed."""
+    if not depth or not isinstance(value, dict):
         return json.dumps(value)
-    deeper = indent + "  "
-    lines = [f"{json.dumps(key)}: {laid_out(part, deeper)}" for key, part in value.items()]
-    return "{\n" + deeper + f",\n{deeper}".join(lines) + f"\n{indent}}}"
-
-
-def _depth(value: Any) -> int:
-    parts = value.values() if isinstance(value, dict) else value
-    return 1 + max(map(_depth, parts), default=0) if isinstance(value, (dict, list)) else 0
+    lines = [f"{json.dumps(key)}: {laid_out(part, depth - 1)}" for key, part in value.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
+from planner.analysis.explanation import Alternative, Explanation, OtherBudget
 from planner.analysis.stored_plan import found_exclusions, replayed_spans
 from planner.documents import Plan, UnitCall
-from planner.documents.explanation import Alternative, Explanation, OtherBudget
 from planner.documents.printing.rows import short_label
-from planner.documents.reasons import GivenUp, Kept
 from planner.errors import UnknownUnitError
 from planner.graph import Graph, Span, emit
 from planner.graph.address import Addresser, unit_of
+from planner.graph.fate import GivenUp, Kept
 from planner.graph.reasons import given_up_values, kept_values
 from planner.graph.simulate import simulate
 from planner.graph.span import IllegalSpanError

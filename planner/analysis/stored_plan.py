@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import groupby
 
 from planner.documents import Exclusion, Plan, Profile
-from planner.documents.reasons import Kept
-from planner.documents.timeline import Timeline
 from planner.errors import StalePlanError
 from planner.graph import Graph, Span, resolve
+from planner.graph.fate import Kept
+from planner.graph.live_bytes import Timeline
 from planner.graph.reasons import kept_values
 from planner.graph.simulate import simulate
 from planner.graph.timeline import memory_line

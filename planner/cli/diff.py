@@ -11,8 +11,8 @@ from planner.cli.arguments import add_command
 from planner.cli.console import Console
 
 if TYPE_CHECKING:
+    from planner.analysis.diff import Fate, PlanDiff
     from planner.cli.arguments import Subcommands
-    from planner.documents.diff import Fate, PlanDiff
 
 
 def add_parser(subcommands: Subcommands) -> None:
@@ -26,8 +26,8 @@ def add_parser(subcommands: Subcommands) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the difference; 0 when the plans are the same."""
     import planner
-    from planner.documents.diff import compare
-    from planner.documents.printing.diff import diff_text
+    from planner.analysis.diff import compare
+    from planner.analysis.diff_text import diff_text
 
     diff = compare(planner.Plan.load(args.before), planner.Plan.load(args.after))
     console.result(diff_text(diff), lambda: json.dumps(facts(diff), indent=2))

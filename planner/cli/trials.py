@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cli.console import Console
 
 if TYPE_CHECKING:
-    from planner.documents.progress import Progress
+    from planner.search.measured.progress import Progress
 
     Tell = Callable[[Progress], None]
 

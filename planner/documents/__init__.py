@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.documents.fields import SCHEMA_VERSION
-from planner.documents.loading import load
+from planner.documents.files import load
 from planner.documents.plan import Boundary, Cut, Pins, Plan, Segment, UnitPrint
 from planner.documents.profile import Op, Profile, SavedTensor, Storage, UnitCall, Value
 from planner.documents.step import CustomOp, Exclusion, StepInfo, TensorSpec

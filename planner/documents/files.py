@@ -12,8 +12,24 @@ import stat
 from os import PathLike
 from pathlib import Path
 
-from planner.documents.text import MAX_TEXT_BYTES
+from planner.documents.codec import build
+from planner.documents.plan import Plan
+from planner.documents.profile import Profile
+from planner.documents.refusal import read_kind
+from planner.documents.text import AGAIN, MAX_TEXT_BYTES, parse
 from planner.errors import DocumentError, PlanFileExistsError
+
+
+def load(path: str | PathLike[str]) -> Plan | Profile:
+    """Read a plan or a profile, whichever the file's own ``kind`` says.
+
+    Raises:
+        DocumentError: the file cannot be read, with the field at fault.
+    """
+    top = parse(read_document(path), str(path))
+    if read_kind(top, str(path)) == Plan.KIND:
+        return build(Plan, top, str(path))
+    return build(Profile, top, str(path))
 
 
 def read_document(path: str | PathLike[str]) -> str:
@@ -27,13 +43,10 @@ def read_document(path: str | PathLike[str]) -> str:
         return raw.decode("utf-8-sig")  # some editors put a byte order mark first
     except UnicodeDecodeError as error:
         numbers = f"byte {error.start} is not UTF-8"
-        raise _failure(path, "read", numbers, "not a text file", _AGAIN) from None
+        raise _failure(path, "read", numbers, "not a text file", AGAIN) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         fix = "check the path, and that the file may be read"
         raise _failure(path, "read", _reason(error), "a wrong path or rights", fix) from error
-
-
-_AGAIN = "take the file from version control, or make it again with planner"
 
 
 def _read_bytes(path: str | PathLike[str]) -> bytes:
@@ -45,7 +58,7 @@ def _read_bytes(path: str | PathLike[str]) -> bytes:
         raw = file.read(MAX_TEXT_BYTES + 1)
     if len(raw) > MAX_TEXT_BYTES:
         numbers = f"more than {MAX_TEXT_BYTES:,} bytes"
-        raise _failure(path, "read", numbers, "not a plan or a profile", _AGAIN)
+        raise _failure(path, "read", numbers, "not a plan or a profile", AGAIN)
     return raw
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planner.documents.document import cell
+
 LEAST_BEND = 1.5
 """A curve that costs less than this much more below its knee than above has none worth naming."""
 
@@ -104,15 +106,12 @@ class Frontier:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the frontier as JSON-ready facts, in a fixed order."""
-        return {
-            "model_class": self.model_class,
-            "plain_peak_bytes": self.plain_peak_bytes,
-            "floor_bytes": self.floor_bytes,
-            "step_time_ns": self.step_time_ns,
-            "knee": None if self.knee is None else _fields(self.knee),
-            "points": [_fields(point) for point in self.points],
-            "baselines": [_fields(baseline) for baseline in self.baselines],
-        }
+        from planner.documents.codec import plain
+
+        facts = plain(self)
+        knee = None if self.knee is None else plain(self.knee)
+        points, baselines = facts.pop("points"), facts.pop("baselines")
+        return {**facts, "knee": knee, "points": points, "baselines": baselines}
 
     def __str__(self) -> str:
         from planner.documents.printing.frontier import frontier_text
@@ -120,13 +119,7 @@ class Frontier:
         return frontier_text(self)
 
     def _repr_html_(self) -> str | None:
-        from planner.documents.notebook import cell
-
         return cell(self)
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 def find_knee(points: Sequence[FrontierPoint]) -> Knee | None:

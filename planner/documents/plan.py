@@ -8,26 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from planner.documents.document import Document, Fault
 from planner.documents.fields import SCHEMA_VERSION, Depth, Index, Positive, Version, added
-from planner.documents.step import CustomOp, Exclusion, StepInfo, TensorSpec
-
-__all__ = [
-    "Boundary",
-    "Cut",
-    "Edge",
-    "Exclusion",
-    "Pins",
-    "Plan",
-    "Runtime",
-    "Segment",
-    "Status",
-    "StepInfo",
-    "TensorSpec",
-    "UnitPrint",
-]
+from planner.documents.step import CustomOp, Exclusion, StepInfo
 
 Edge = Literal["enter", "exit"]
 Runtime = Literal["replay", "checkpoint"]
@@ -90,6 +76,12 @@ class Segment:
     kept_bytes: int = 0
     recompute_ns: int = 0
     replayed_ops: int = 0
+
+    @property
+    def unit(self) -> str:
+        """The innermost unit that holds both ends; empty for the root."""
+        ends = zip(self.start.unit.split("."), self.end.unit.split("."), strict=False)
+        return ".".join(start for start, end in takewhile(lambda pair: pair[0] == pair[1], ends))
 
 
 @dataclass(frozen=True, slots=True)

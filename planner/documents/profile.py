@@ -15,21 +15,7 @@ from typing import Annotated, Literal
 
 from planner.documents.document import Document, Fault
 from planner.documents.fields import SCHEMA_VERSION, TABLE, Index, Version, added
-from planner.documents.step import CustomOp, Exclusion, StepInfo, TensorSpec
-
-__all__ = [
-    "Category",
-    "Exclusion",
-    "Op",
-    "Phase",
-    "Profile",
-    "SavedTensor",
-    "StepInfo",
-    "Storage",
-    "TensorSpec",
-    "UnitCall",
-    "Value",
-]
+from planner.documents.step import CustomOp, Exclusion, StepInfo
 
 Phase = Literal["forward", "backward", "other"]
 Category = Literal["parameter", "buffer", "gradient", "optimizer", "input", "activation"]

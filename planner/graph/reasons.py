@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.documents.reasons import GivenUp, Kept
 from planner.graph.address import output_address
 from planner.graph.effect import effects_of
+from planner.graph.fate import GivenUp, Kept
 from planner.graph.model import Graph
 from planner.graph.span import IllegalSpanError, Span
 

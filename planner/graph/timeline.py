@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.documents.timeline import KINDS, Line
 from planner.graph.effect import effects_of
+from planner.graph.live_bytes import KINDS, Line
 from planner.graph.model import Graph, Ints
 from planner.graph.simulate import _check, _Player, _timeline
 from planner.graph.span import Span

@@ -13,8 +13,8 @@ from planner.documents.frontier import Frontier
 from planner.documents.plan import Plan
 from planner.documents.printing.frontier import HAND_HEAD, hand_rows, knee_sentence, thinned
 from planner.documents.printing.rows import Row, rows_of, totals
-from planner.documents.reasons import Kept
-from planner.documents.timeline import Timeline
+from planner.graph.fate import Kept
+from planner.graph.live_bytes import Timeline
 from planner.report.frontier_chart import frontier_chart
 from planner.report.html_parts import cards, items, table
 from planner.report.style import STYLE

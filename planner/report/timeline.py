@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.documents.printing.grid import grid, printable
-from planner.documents.timeline import KINDS, Line, Timeline
+from planner.graph.live_bytes import KINDS, Line, Timeline
 from planner.report.svg import SIDE, Chart, Label, dot, path, rule, scaled, upright
 from planner.units import format_bytes
 

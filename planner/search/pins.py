@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from planner.documents.plan import Exclusion, Pins
+from planner.documents import Exclusion, Pins
 from planner.errors import PlannerError, UnknownUnitError
 from planner.graph.model import Graph
 

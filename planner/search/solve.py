@@ -8,7 +8,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from planner.documents.plan import Exclusion, Pins, Status
+from planner.documents import Exclusion, Pins
+from planner.documents.plan import Status
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.graph.model import Graph
 from planner.graph.span import Span

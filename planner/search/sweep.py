@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from planner.documents import Exclusion, Pins
 from planner.documents.frontier import Baseline
-from planner.documents.plan import Exclusion, Pins
 from planner.graph.model import Graph
 from planner.graph.simulate import simulate
 from planner.graph.span import IllegalSpanError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.documents.verification import Verification
+from planner.verifier.verification import Verification
 from planner.verifier.verify import verify_plan
 
 __all__ = ["Verification", "verify_plan"]

@@ -8,7 +8,6 @@ from planner.applier.check import check_plan
 from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.documents import Plan
-from planner.documents.verification import Verification
 from planner.memory.allocator import ran_out_of_memory, release_cached
 from planner.training_step.step import Step, model_device
 from planner.verifier.measure import (
@@ -19,6 +18,7 @@ from planner.verifier.measure import (
     run_for_results,
     same_results,
 )
+from planner.verifier.verification import Verification
 
 
 def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:

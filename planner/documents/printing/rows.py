@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from planner.documents.diff import unit_of
 from planner.documents.plan import Boundary, Segment
 from planner.documents.printing.alike import joined, shape_of
 from planner.documents.printing.segments import unit_label
@@ -93,7 +92,7 @@ def short_label(segment: Segment) -> str:
     >>> short_label(Segment(*ends))
     'h.0: ln .. mlp.fc'
     """
-    common = unit_of(segment)
+    common = segment.unit
     opens = _end(segment.start, common, "enter", "after ")
     closes = _end(segment.end, common, "exit", "before ")
     inside = [part for part in (opens, closes) if part]

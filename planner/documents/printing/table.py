@@ -1,16 +1,13 @@
-"""What ``print`` shows of a plan, a profile and a verification. Pure text, no torch.
-
-Called by the ``__str__`` of `planner.Plan`, `planner.Profile` and `planner.Verification`.
-"""
+"""What ``print`` shows of a plan and of a profile. Pure text, no torch."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import Protocol, get_args
+from typing import get_args
 
-from planner.documents.plan import Exclusion, Plan, Segment
+from planner.documents.plan import Plan, Segment
 from planner.documents.printing.grid import facts, grid, printable
 from planner.documents.printing.segments import runs, segment_label
 from planner.documents.profile import Category, Profile
@@ -40,10 +37,10 @@ def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("made for", _step_text(plan.step)),
         ("budget", format_bytes(plan.budget_bytes)),
         ("plain peak", format_bytes(plan.plain_peak_bytes)),
-        ("predicted peak", _against_budget(plan.predicted_peak_bytes, plan.budget_bytes)),
+        ("predicted peak", against_budget(plan.predicted_peak_bytes, plan.budget_bytes)),
         (
             "measured peak",
-            "not measured" if measured is None else _against_budget(measured, plan.budget_bytes),
+            "not measured" if measured is None else against_budget(measured, plan.budget_bytes),
         ),
         ("smallest peak", "" if plan.floor_bytes is None else format_bytes(plan.floor_bytes)),
         ("overhead", f"{format_percent(plan.predicted_overhead_ratio)} of the plain step"),
@@ -51,7 +48,8 @@ def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _against_budget(peak_bytes: int, budget_bytes: int) -> str:
+def against_budget(peak_bytes: int, budget_bytes: int) -> str:
+    """Return a peak with its distance from the budget; a budget of 0 is none."""
     if not budget_bytes:  # a plan written by hand promises none
         return format_bytes(peak_bytes)
     room = budget_bytes - peak_bytes
@@ -185,99 +183,3 @@ def _saved_by_unit(profile: Profile) -> Counter[str]:
             unit = profile.ops[storage.birth].unit
             by_unit[profile.units[unit].name if unit >= 0 else "outside any unit"] += storage.bytes
     return by_unit
-
-
-class VerificationLike(Protocol):
-    """What `verification_table` reads; `planner.Verification` has it."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether every promise held."""
-
-    @property
-    def measured_peak_bytes(self) -> int:
-        """Most live bytes under the plan."""
-
-    @property
-    def plain_peak_bytes(self) -> int | None:
-        """Most live bytes of the plain step, if it fits."""
-
-    @property
-    def reserved_bytes(self) -> int | None:
-        """Most bytes that the allocator held, if it tells."""
-
-    @property
-    def budget_bytes(self) -> int:
-        """The budget."""
-
-    @property
-    def gradients_equal(self) -> bool:
-        """Whether gradients are equal bit for bit."""
-
-    @property
-    def outputs_equal(self) -> bool:
-        """Whether outputs and loss are equal bit for bit."""
-
-    @property
-    def buffers_equal(self) -> bool:
-        """Whether buffers are equal bit for bit after the step."""
-
-    @property
-    def forward_runs(self) -> Mapping[str, int]:
-        """How often each unit's forward ran."""
-
-    @property
-    def replayed_ops(self) -> int:
-        """Number of ops replayed."""
-
-    @property
-    def overhead_ratio(self) -> float | None:
-        """Extra time over the plain step's time, if that could run."""
-
-
-def verification_table(verification: VerificationLike) -> str:
-    """Return a verification as text: passed or failed, and each promise."""
-    peak = _against_budget(verification.measured_peak_bytes, verification.budget_bytes)
-    plain, ratio = verification.plain_peak_bytes, verification.overhead_ratio
-    pairs = [
-        ("budget", format_bytes(verification.budget_bytes) if verification.budget_bytes else ""),
-        ("plain peak", "none: it ran out of memory" if plain is None else format_bytes(plain)),
-        ("measured peak", peak),
-        ("reserved", _reserved(verification)),
-        *_equal(verification),
-        ("forward runs", _forward_runs(verification.forward_runs)),
-        ("replayed ops", f"{verification.replayed_ops:,}"),
-        ("overhead", "" if ratio is None else f"{format_percent(ratio)} of the plain step"),
-    ]
-    title = f"Verification: {'passed' if verification.ok else 'FAILED'}"
-    return "\n".join([title, *facts(pairs)])
-
-
-def _equal(verification: VerificationLike) -> list[tuple[str, str]]:
-    """What was compared: the step's results, or replays where no plain step could run."""
-    if verification.plain_peak_bytes is None:
-        return [("replays", _equality(verification.gradients_equal))]
-    return [
-        ("gradients", _equality(verification.gradients_equal)),
-        ("outputs", _equality(verification.outputs_equal)),
-        ("buffers", _equality(verification.buffers_equal)),
-    ]
-
-
-def _reserved(verification: VerificationLike) -> str:
-    if verification.reserved_bytes is None:
-        return ""
-    unused = format_bytes(verification.reserved_bytes - verification.measured_peak_bytes)
-    return f"{format_bytes(verification.reserved_bytes)} ({unused} of it unused, in pieces)"
-
-
-def _equality(equal: bool) -> str:
-    return "equal bit for bit" if equal else "DIFFERENT"
-
-
-def _forward_runs(counts: Mapping[str, int]) -> str:
-    often = [f"{unit or '.'} {count} times" for unit, count in counts.items() if count > 1]
-    if not often:
-        return f"{len(counts):,} units, each once" if counts else ""
-    more = f" and {len(often) - 4} more" if len(often) > 4 else ""
-    return f"{len(counts):,} units; " + ", ".join(often[:4]) + more

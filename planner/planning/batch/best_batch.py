@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from planner.budget import parse_bytes
-from planner.documents.batch import BatchChoice, BatchRow
 from planner.errors import InfeasibleBudgetError
+from planner.planning.batch.choice import BatchChoice, BatchRow
 from planner.planning.batch.measure import Held, held, times_ns
 from planner.planning.batch.predict import Predictions
 from planner.search.holders import holders

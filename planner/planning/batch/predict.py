@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.documents import Profile
-from planner.documents.batch import BatchRow
 from planner.errors import InfeasibleBudgetError
 from planner.graph import Graph
 from planner.graph.scaled import alike, scale
+from planner.planning.batch.choice import BatchRow
 from planner.planning.offline import from_profile
 from planner.profiler.build import build_profile
 from planner.training_step.step import Step

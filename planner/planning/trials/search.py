@@ -16,7 +16,6 @@ import optuna
 from optuna.trial import TrialState
 
 from planner.documents import Pins, Plan, Profile
-from planner.documents.progress import Progress
 from planner.graph import Graph, Span, resolve
 from planner.planning.tested import plan_tested
 from planner.planning.trials.bench import Bench, StepBench, gains
@@ -26,6 +25,7 @@ from planner.search.measured.levels import space_of
 from planner.search.measured.novelty import Known, is_news
 from planner.search.measured.options import Measured
 from planner.search.measured.points import Points
+from planner.search.measured.progress import Progress
 from planner.search.measured.sampler import PlanSampler
 from planner.search.measured.seeds import runners_up
 from planner.search.measured.space import Point

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike, fspath
 
-from planner.documents.progress import Progress
 from planner.errors import PlannerError
+from planner.search.measured.progress import Progress
 
 SOLVER = "optuna"
 """How plans name the search that found them."""

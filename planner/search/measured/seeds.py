@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planner.documents.plan import Exclusion, Pins
+from planner.documents import Exclusion, Pins
 from planner.graph.model import Graph
 from planner.graph.span import IllegalSpanError, Span
 from planner.search.baselines import placements

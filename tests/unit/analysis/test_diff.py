@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 from document_samples import MIB, PLAN, block_segment
 
+from planner.analysis.diff import compare
+from planner.analysis.diff_text import diff_text
 from planner.cli import main
 from planner.documents import Boundary, Exclusion, Pins, Plan, Segment
-from planner.documents.diff import compare, unit_of
-from planner.documents.printing.diff import diff_text
 
 LAYERS = tuple(block_segment(f"h.{n}") for n in range(6))
 
@@ -116,9 +116,9 @@ def test_every_field_of_a_plan_is_compared() -> None:
 
 def test_the_unit_of_a_segment_holds_both_ends() -> None:
     ends = Boundary("h.1.attn", 0, "exit"), Boundary("h.1.mlp.fc", 0, "enter")
-    assert unit_of(Segment(*ends)) == "h.1"
-    assert unit_of(Segment(Boundary("h.1", 0, "enter"), Boundary("h.10", 0, "exit"))) == "h"
-    assert unit_of(Segment(Boundary("", 0, "enter"), Boundary("h", 0, "exit"))) == ""
+    assert Segment(*ends).unit == "h.1"
+    assert Segment(Boundary("h.1", 0, "enter"), Boundary("h.10", 0, "exit")).unit == "h"
+    assert Segment(Boundary("", 0, "enter"), Boundary("h", 0, "exit")).unit == ""
 
 
 @pytest.fixture

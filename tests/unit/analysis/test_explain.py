@@ -11,9 +11,9 @@ from graphs import chain, residual_chain
 
 from planner.analysis.explain import explain
 from planner.cli import main
-from planner.documents.reasons import Kept
 from planner.errors import UnknownUnitError
 from planner.graph import Graph, resolve, simulate
+from planner.graph.fate import Kept
 from planner.planning.offline import from_profile
 from planner.search import floor
 

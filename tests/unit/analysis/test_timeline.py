@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from planner.analysis.stored_plan import graph_for, keep_reasons, predict, timeline
 from planner.documents.profile import Profile
-from planner.documents.timeline import KINDS, Line, Timeline
 from planner.errors import StalePlanError
 from planner.graph import Graph, simulate
+from planner.graph.live_bytes import KINDS, Line, Timeline
 from planner.graph.timeline import memory_line
 from planner.planning.offline import from_profile
 from planner.report.svg import SIDE, scaled, slim

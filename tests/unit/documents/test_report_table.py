@@ -10,7 +10,7 @@ from document_samples import EMPTY_PLAN, MIB, PLAN, PROFILE, block_segment
 
 from planner.documents import Boundary, Plan, Segment, StepInfo
 from planner.documents.printing.segments import runs, segment_label
-from planner.documents.printing.table import verification_table
+from planner.verifier.verification_text import verification_table
 
 
 def test_a_plan_in_full() -> None:

@@ -13,9 +13,9 @@ from torch import nn
 
 import planner
 from planner.cli import main
-from planner.documents.batch import BatchChoice, BatchRow
-from planner.documents.printing.batch import batch_text, verdict
 from planner.graph.scaled import alike, scale
+from planner.planning.batch.choice import BatchChoice, BatchRow
+from planner.planning.batch.choice_text import batch_text, verdict
 from planner.planning.batch.inputs import repeating
 
 MIB = 1024**2

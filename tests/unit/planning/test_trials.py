@@ -13,12 +13,12 @@ from zoo import ZOO, untouched
 import planner
 from planner.cli import main
 from planner.documents import Plan, Profile
-from planner.documents.progress import Progress
 from planner.graph import Graph, resolve
 from planner.planning.tested import plan_tested
 from planner.planning.trials.bench import gains
 from planner.planning.trials.search import plan_by_trials
 from planner.search.measured.options import Measured
+from planner.search.measured.progress import Progress
 from planner.search.measured.study import quietly
 from planner.training_step.step import Step
 

@@ -12,7 +12,7 @@ from graphs import StepBuilder, chain, residual_chain, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.documents.plan import Exclusion, Pins
+from planner.documents import Exclusion, Pins
 from planner.documents.profile import Profile
 from planner.errors import InfeasibleBudgetError, PlannerError, UnknownUnitError
 from planner.graph import Graph, Span, emit, simulate

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.documents.batch import BatchChoice, BatchRow
 from planner.documents.printing.grid import grid, printable
+from planner.planning.batch.choice import BatchChoice, BatchRow
 from planner.units import format_bytes, format_percent
 
 CLOSE = 0.02

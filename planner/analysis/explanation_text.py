@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.documents.explanation import Explanation, OtherBudget
+from planner.analysis.explanation import Explanation, OtherBudget
 from planner.documents.printing.alike import collapse
 from planner.documents.printing.grid import grid, printable
 from planner.units import format_bytes, format_ns, format_percent

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from planner.documents.codec import plain
 from planner.documents.plan import Plan
 
 
@@ -81,13 +82,10 @@ class BatchChoice:
             "model_class": self.model_class,
             "budget_bytes": self.budget_bytes,
             "batch_size": self.batch_size,
-            "rows": [
-                {name: getattr(row, name) for name in BatchRow.__dataclass_fields__}
-                for row in self.rows
-            ],
+            "rows": [plain(row) for row in self.rows],
         }
 
     def __str__(self) -> str:
-        from planner.documents.printing.batch import batch_text
+        from planner.planning.batch.choice_text import batch_text
 
         return batch_text(self)

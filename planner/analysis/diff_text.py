@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planner.documents.diff import Fate, FieldChange, PlanDiff, Shown, UnitChange
+from planner.analysis.diff import Fate, FieldChange, PlanDiff, Shown, UnitChange
 from planner.documents.printing.alike import collapse
 from planner.documents.printing.grid import facts, grid, printable
 from planner.units import format_bytes, format_percent

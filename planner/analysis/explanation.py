@@ -5,10 +5,11 @@ Made by `planner.analysis.explain`, printed by `planner explain`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from planner.documents.reasons import GivenUp, Kept
+from planner.documents.codec import plain
+from planner.graph.fate import GivenUp, Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +77,9 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON-ready facts, in a fixed order."""
-        facts = _plain(self)
-        assert isinstance(facts, dict)
-        return facts
+        return plain(self)
 
     def __str__(self) -> str:
-        from planner.documents.printing.explanation import explanation_text
+        from planner.analysis.explanation_text import explanation_text
 
         return explanation_text(self)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    return [_plain(part) for part in value] if isinstance(value, tuple) else value

@@ -117,19 +117,8 @@ def compare(before: Plan, after: Plan) -> PlanDiff:
     )
 
 
-def unit_of(segment: Segment) -> str:
-    """Return the innermost unit that holds both ends of a segment; empty for the root."""
-    start, end = segment.start.unit.split("."), segment.end.unit.split(".")
-    common = []
-    for left, right in zip(start, end, strict=False):
-        if left != right:
-            break
-        common.append(left)
-    return ".".join(common)
-
-
 def _units(before: Plan, after: Plan) -> tuple[UnitChange, ...]:
-    names = {unit_of(segment) for plan in (before, after) for segment in plan.segments}
+    names = {segment.unit for plan in (before, after) for segment in plan.segments}
     olds, news = _fates(before, names), _fates(after, names)
     changes = []
     for unit in _in_order(list(olds), list(news)):
@@ -146,7 +135,7 @@ def _units(before: Plan, after: Plan) -> tuple[UnitChange, ...]:
 def _fates(plan: Plan, names: set[str]) -> dict[str, Fate]:
     found: dict[str, tuple[Segment, ...]] = {}
     for segment in plan.segments:
-        unit = _block(unit_of(segment), names)
+        unit = _block(segment.unit, names)
         found[unit] = (*found.get(unit, ()), segment)
     return {unit: Fate(segments) for unit, segments in found.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.documents.printing.table import verification_table
+from planner.verifier.verification_text import verification_table
 
 
 @dataclass(frozen=True, slots=True)
