@@ -11,7 +11,7 @@ from planner.documents.plan import Plan, Segment
 from planner.documents.printing.grid import facts, grid, printable
 from planner.documents.printing.segments import runs, segment_label
 from planner.documents.profile import Category, Profile
-from planner.documents.step import CustomOp, StepInfo
+from planner.documents.step import CustomOp, Exclusion, StepInfo
 from planner.units import format_bytes, format_bytes_exact, format_ns, format_percent
 
 

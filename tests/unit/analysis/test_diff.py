@@ -13,7 +13,7 @@ from document_samples import MIB, PLAN, block_segment
 from planner.analysis.diff import compare
 from planner.analysis.diff_text import diff_text
 from planner.cli import main
-from planner.documents import Boundary, Exclusion, Pins, Plan, Segment
+from planner.documents import Boundary, CustomOp, Exclusion, Pins, Plan, Segment
 
 LAYERS = tuple(block_segment(f"h.{n}") for n in range(6))
 
@@ -105,6 +105,7 @@ def test_every_field_of_a_plan_is_compared() -> None:
         "floor_bytes": None, "solver": "x", "status": "manual", "gap": None,
         "measured_peak_bytes": 1, "segments": (), "exclusions": (), "pins": Pins(), "notes": (),
         "step": replace(PLAN.step, device="cuda"),
+        "custom_ops": (CustomOp("lib::op", True, "registered"),),
         "units": (SimpleNamespace(units="h.*", count=2, fingerprint="x"),),
     }  # fmt: skip
     assert set(changed) == set(Plan.__dataclass_fields__)
