@@ -1,10 +1,16 @@
-"""The plan for a step of which nothing is known yet: every block is given up.
+"""The plan for a step of which nothing is known yet: every block is recomputed.
 
 No sizes are known, so the module tree has to do: the elements of lists of like modules are blocks
-(the layers of a transformer, the residual blocks of a stage), and layers between them are taken
-together in groups of about the square root of their number, as Chen, Xu, Zhang, Guestrin, "Training
-deep nets with sublinear memory cost" (2016) do for a chain. A segment whose end never comes, as
-modules need not be called in the order in which they were registered, is closed by the next one.
+(the layers of a transformer, the residual blocks of a stage), and layers between them form a row.
+A row is recomputed in groups of about the square root of its number of layers, as Chen, Xu, Zhang,
+Guestrin, "Training deep nets with sublinear memory cost" (2016) do for a chain. A segment whose end
+is never reached, as modules need not be called in the order in which they were registered, is
+closed by the next one.
+
+A GROUP BEGINS AT WEIGHTS    a segment holds its input until it is replayed. A layer with weights to
+                  train saves its input anyway, so a group that begins there holds nothing beyond
+                  plain. One that began at an activation would hold what plain frees, and give up
+                  no more than as much: the step could peak above plain.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import isqrt
 
 from torch import nn
@@ -46,27 +53,46 @@ def block_spans(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _spans(module: nn.Module, prefix: str) -> Iterator[tuple[str, str]]:
-    layers: list[str] = []  # in a row, without parts of their own
+    row: list[tuple[str, nn.Module]] = []  # layers without parts of their own
     for name, child in module.named_children():
-        if not _has_parts(child):
-            layers.append(prefix + name)
+        layers = _layers(child, prefix + name)
+        row += layers
+        if layers:
             continue
-        yield from _groups(layers)
-        layers = []
+        yield from _groups(row)
+        row = []
         if isinstance(child, _LISTS) or any(_repeats(part) for part in child.modules()):
             yield from _spans(child, f"{prefix}{name}.")
-        else:
+        elif any(True for _ in child.parameters()):
             yield prefix + name, prefix + name
-    yield from _groups(layers)
+    yield from _groups(row)
 
 
-def _groups(layers: list[str]) -> Iterator[tuple[str, str]]:
-    """A layer alone keeps what it needs to run again, so there is nothing to gain from one."""
-    size = isqrt(len(layers))
-    for start in range(0, len(layers), max(size, 1)):
-        group = layers[start : start + size]
-        if len(layers) > 1:
-            yield group[0], group[-1]
+def _layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
+    """The module if it has no parts; the parts of a `Sequential` of such; else nothing."""
+    if not _has_parts(module):
+        return [(name, module)]
+    parts = list(module.named_children())
+    if not isinstance(module, nn.Sequential) or any(_has_parts(part) for _, part in parts):
+        return []
+    return [(f"{name}.{part}", layer) for part, layer in parts]
+
+
+def _groups(row: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, str]]:
+    """Groups of a row, each from one layer with weights to before another.
+
+    A layer alone keeps what it needs to run again, so there is nothing to gain from one.
+    """
+    starts = [i for i, (_, layer) in enumerate(row) if _trains(layer)]
+    size = max(2, isqrt(len(starts)))
+    borders = [*starts[::size], len(row)]
+    for first, stop in pairwise(borders):
+        if stop - first > 1:
+            yield row[first][0], row[stop - 1][0]
+
+
+def _trains(layer: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
 
 
 def _has_parts(module: nn.Module) -> bool:
