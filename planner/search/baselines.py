@@ -36,8 +36,8 @@ def every_block(graph: Graph, unit_names: Sequence[str]) -> tuple[Span, ...]:
     for name in unit_names:
         if name not in known:
             raise UnknownUnitError(name=name)
-    wanted = set(unit_names)
-    ranges = sorted((u.enter, u.exit) for u in units if u.name in wanted and u.enter < u.exit)
+    named = set(unit_names)
+    ranges = sorted((u.enter, u.exit) for u in units if u.name in named and u.enter < u.exit)
     return tuple(span for low, high in ranges for span in _whole(graph, low, high))
 
 

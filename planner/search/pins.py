@@ -67,8 +67,8 @@ def _matches(patterns: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Units matched, each with the pattern that matched it first."""
     found: dict[str, str] = {}
     for pattern in patterns:
-        wanted = "" if pattern == "." else pattern
-        hits = [name for name in names if fnmatchcase(name, wanted)]
+        name_pattern = "" if pattern == "." else pattern
+        hits = [name for name in names if fnmatchcase(name, name_pattern)]
         if not hits:
             near = get_close_matches(pattern, [n for n in names if n], n=5, cutoff=0.4)
             raise UnknownUnitError(name=pattern, near=tuple(near))

@@ -91,13 +91,13 @@ class GraphPlanner:
         floor: the lowest peak, found with equal times (see `_lowest`).
     """
 
-    def __init__(self, graph: Graph, wanted: Wishes) -> None:
+    def __init__(self, graph: Graph, wished: Wishes) -> None:
         self.graph = graph
-        self.wanted = wanted
-        self.ladder = Ladder(graph, Menu(graph, split(graph, wanted), wanted))
+        self.wishes = wished
+        self.ladder = Ladder(graph, Menu(graph, split(graph, wished), wished))
         self.pool = self.ladder.pool
         edges = self.ladder.menu.edges
-        self.bound = LowerBound(graph, (edges[0], edges[-1]), wanted)
+        self.bound = LowerBound(graph, (edges[0], edges[-1]), wished)
         self.floor = self._lowest()
 
     def _lowest(self) -> Candidate:
@@ -108,8 +108,8 @@ class GraphPlanner:
         and is among the candidates for every budget that is not below it.
         """
         op_ns = np.full(len(self.graph.profile.ops), _STEADY_OP_NS, dtype=np.int64)
-        blocks = split(self.graph, self.wanted, op_ns)
-        menu = Menu(self.graph, blocks, self.wanted, op_ns, self.ladder.menu.shaper, coarse=True)
+        blocks = split(self.graph, self.wishes, op_ns)
+        menu = Menu(self.graph, blocks, self.wishes, op_ns, self.ladder.menu.shaper, coarse=True)
         lowest = Ladder(self.graph, menu).pool.lowest()
         self.pool.seen.setdefault(lowest.spans, lowest)
         return lowest
@@ -167,5 +167,5 @@ def planner_of(graph: Graph, pins: Pins, exclusions: Iterable[Exclusion]) -> Gra
 
 
 @lru_cache(maxsize=4)
-def _remembered(graph: Graph, wanted: Wishes) -> GraphPlanner:
-    return GraphPlanner(graph, wanted)
+def _remembered(graph: Graph, wished: Wishes) -> GraphPlanner:
+    return GraphPlanner(graph, wished)

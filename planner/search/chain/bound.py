@@ -54,7 +54,7 @@ class LowerBound:
             bare = [ns - TAPE_OP_NS for ns in problem.cost_ns]
             # A shorter span finds a value that is overwritten outside, and holds a copy of it.
             self.problem = replace(problem, cost_ns=bare, banned=whole.forced)
-            self.tapes = _tapes(graph, edges, problem.wanted)
+            self.tapes = _tapes(graph, edges, problem.needed)
             self.moments = _moments(graph, edges[1])
 
     def least_overhead_ns(self, budget_bytes: int) -> int | None:
@@ -81,17 +81,18 @@ class LowerBound:
         self, problem: KeepProblem[int], moment: int, budget_bytes: int, nodes: int
     ) -> float | None:
         graph = self.graph
-        later = frozenset(v for v in problem.wanted if self._asked_after(v, moment))
-        never = (v for v in problem.wanted if self._first_asked(v) < 0)  # given up for nothing
+        later = frozenset(v for v in problem.needed if self._asked_after(v, moment))
+        # Dropping a value that is never unpacked costs no replay.
+        never = (v for v in problem.needed if self._first_asked(v) < 0)
         storages = {graph.storage_of(v) for v in (*later, *never)}
         gone = sum(self._live_bytes(s, moment) for s in storages)
         fixed = int(graph.plain_live[moment]) - gone
         sizes = {
             v: size
             for v, size in problem.size_bytes.items()
-            if v in later or v not in problem.wanted
+            if v in later or v not in problem.needed
         }
-        part = replace(problem, wanted=later, size_bytes=sizes)
+        part = replace(problem, needed=later, size_bytes=sizes)
         return least_ns(part, budget_bytes - fixed, self.tapes, nodes)
 
     def _asked_after(self, value: int, moment: int) -> bool:
@@ -116,13 +117,13 @@ def _moments(graph: Graph, first: int) -> list[int]:
     return [int(part[graph.plain_live[part].argmax()]) for part in parts]
 
 
-def _tapes(graph: Graph, edges: tuple[int, int], wanted: Iterable[int]) -> Tapes[int]:
+def _tapes(graph: Graph, edges: tuple[int, int], needed: Iterable[int]) -> Tapes[int]:
     """What tapes over the first root call cost: cells are the ops between legal positions."""
     first, stop = edges
     marks = [p for p in graph.legal_positions if first <= p <= stop]
     cell_of = [bisect_right(marks, op) - 1 for op in range(first, stop)]
     covers = {}
-    for value in wanted:
+    for value in needed:
         maker, last = graph.profile.values[value].op, last_pack(graph, first, value)
         covers[value] = range(cell_of[maker - first], cell_of[last - 1 - first] + 1)
     cells = [(b - a) * TAPE_OP_NS for a, b in pairwise(marks)]

@@ -46,7 +46,7 @@ class Facts:
         graph: Graph,
         edges: Sequence[int],
         windows: Sequence[Window],
-        wanted: frozenset[int],
+        droppable: frozenset[int],
         op_ns: Ints | None = None,
     ) -> Facts:
         """Read the facts of the blocks between `edges`, whose backward runs in `windows`.
@@ -55,11 +55,11 @@ class Facts:
             graph: the step.
             edges: n + 1 positions.
             windows: ops of the backward of each block.
-            wanted: values that can be given up.
+            droppable: values that can be dropped.
             op_ns: the time of each op; by default as the profile has it.
         """
         times = op_times_ns(graph) if op_ns is None else op_ns
-        return _Reader(graph, edges, windows, wanted).facts(times)
+        return _Reader(graph, edges, windows, droppable).facts(times)
 
 
 class _Reader:
@@ -68,13 +68,13 @@ class _Reader:
         graph: Graph,
         edges: Sequence[int],
         windows: Sequence[Window],
-        wanted: frozenset[int],
+        droppable: frozenset[int],
     ) -> None:
         self.graph, self.edges, self.windows = graph, edges, windows
         self.n = len(edges) - 1
         self.outside = sum(s.bytes for s in graph.profile.storages if s.birth < 0)
         self.values: dict[int, list[int]] = {}  # by storage
-        for value in wanted:
+        for value in droppable:
             self.values.setdefault(graph.storage_of(value), []).append(value)
         changes = np.zeros(graph.n_ops + 2, dtype=np.int64)
         for storage in self.values:

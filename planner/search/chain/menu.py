@@ -149,8 +149,8 @@ class Menu:
         if self.wishes.forced or not self.blocks:
             return None
         stay = self.wishes.saved | self.wishes.excluded
-        wanted = droppable(self.graph, self.edges[0], self.edges[-1], stay)
-        facts = Facts.of(self.graph, self.edges, self.windows, wanted, self.op_ns)
+        values = droppable(self.graph, self.edges[0], self.edges[-1], stay)
+        facts = Facts.of(self.graph, self.edges, self.windows, values, self.op_ns)
         few = len(self.blocks) <= _FEW_BLOCKS
         return Recursion(facts, self.blocks.kinds, 1_000 if few else _MOST_WAYS)
 

@@ -55,9 +55,9 @@ def space_of(graph: Graph, wishes: Wishes, seeds: Sequence[Sequence[Span]]) -> S
 def _corners(here: Range) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
     """What to drop and what unsaved values to hold: as little as may be, corners, everything."""
     yield here.forced, frozenset()
-    if here.stop - here.start <= FRONTIER_OPS and here.wanted:
+    if here.stop - here.start <= FRONTIER_OPS and here.droppable:
         corners = hull(here.problem(), _MOST_CUTS)
         step = max(1, -(-len(corners) // MOST_CORNERS))
         for choice in corners[::step]:
-            yield here.wanted - choice.keep, choice.keep - here.wanted
-    yield here.wanted, frozenset()
+            yield here.droppable - choice.keep, choice.keep - here.droppable
+    yield here.droppable, frozenset()

@@ -81,7 +81,7 @@ class Points:
     def level_of(self, block: int, dropped: Iterable[int], held: Iterable[int]) -> Level:
         """Return what of these values a block gives up and holds, as a level."""
         here = self._range(block, block + 1)
-        mine = here.wanted.intersection(dropped)
+        mine = here.droppable.intersection(dropped)
         start, stop = self.space.edges[block], self.space.edges[block + 1]
         inside = (v for v in held if start <= self.graph.profile.values[v].op < stop)
         storages = {self.graph.storage_of(v) for v in mine}
@@ -89,11 +89,11 @@ class Points:
         return Level(freed, self._slots(block, mine), self._slots(block, inside))
 
     def _nearest_level(self, block: int, dropped: set[int], held: set[int]) -> int:
-        wanted = self.level_of(block, dropped, held)
+        asked = self.level_of(block, dropped, held)
         levels = self.space.levels[self.space.kinds[block]]
-        if wanted in levels:
-            return levels.index(wanted)
-        off = [abs(level.freed_bytes - wanted.freed_bytes) for level in levels]
+        if asked in levels:
+            return levels.index(asked)
+        off = [abs(level.freed_bytes - asked.freed_bytes) for level in levels]
         return off.index(min(off))
 
     def _key(self, point: Point) -> Key:
@@ -108,10 +108,10 @@ class Points:
 
     def _group(self, point: Point, group: _Group) -> tuple[Span, ...]:
         here = self._range(group.first, group.stop)
-        drop, hold = set(here.wanted), set(here.fixed)
+        drop, hold = set(here.droppable), set(here.fixed)
         for block in range(group.first, group.stop):
             level = self._level(point, block)
-            drop -= self._range(block, block + 1).wanted - self._values(block, level.drop)
+            drop -= self._range(block, block + 1).droppable - self._values(block, level.drop)
             hold |= self._values(block, level.hold)
         drop |= here.forced
         if not drop:

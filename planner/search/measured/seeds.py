@@ -42,7 +42,7 @@ def runners_up(
         near = first_fit(pool, planner.ladder.propose, "dp", int(budget_bytes * part), rounds=4)
         if near is not None:
             found.setdefault(near.spans, near)
-    if planner.wanted.plain():
+    if planner.wishes.plain():
         by_hand = _best_by_hand(graph, budget_bytes)
         if by_hand is not None:
             found.setdefault(by_hand.spans, by_hand)

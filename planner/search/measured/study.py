@@ -109,8 +109,8 @@ def add_seeds(study: optuna.Study, points: list[dict[str, Any]]) -> None:
 
 def trials_of(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
     """Return the trials in these states; when none is named, all but failed and lost ones."""
-    wanted = states or tuple(s for s in TrialState if s is not TrialState.FAIL)
-    found = study.get_trials(deepcopy=False, states=wanted)
+    asked = states or tuple(s for s in TrialState if s is not TrialState.FAIL)
+    found = study.get_trials(deepcopy=False, states=asked)
     return found if states else [t for t in found if not _is_lost(t)]
 
 

@@ -5,7 +5,7 @@ That is a knapsack over closures and NP-hard; the minimum cuts reach only the co
 hull. A mixed-integer program reaches the points between.
 
     minimise  sum(cost_i * run_i)
-    keep_v + run_maker(v) >= 1        for every wanted value v
+    keep_v + run_maker(v) >= 1        for every needed value v
     keep_r + run_maker(r) >= run_i    for every value r that op i reads
     sum(size_v * keep_v) <= limit
 
@@ -27,7 +27,7 @@ Sizes are scaled to MiB inside; the result is rounded and evaluated again in int
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -53,7 +53,7 @@ class Tapes(Generic[K]):
         cell_of: for each op, the cell it stands in; a tape starts and stops between cells.
         cell_ns: what a tape over each cell costs.
         span_ns: what opening one costs.
-        covers: for each wanted value, the cells under a tape when it is given up.
+        covers: for each needed value, the cells under a tape when it is given up.
     """
 
     cell_of: Sequence[int]
@@ -67,7 +67,7 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
 
     None when there is none, or none was found within the nodes allowed.
     """
-    if not problem.wanted:
+    if not problem.needed:
         return evaluate(problem, frozenset())
     model = _Model(problem, None)
     with quiet_stdout():
@@ -104,7 +104,7 @@ def least_ns(
     Returns:
         The bound; None when HiGHS finds none, infinity when no choice keeps so little.
     """
-    if not problem.wanted:
+    if not problem.needed:
         return 0.0
     model = _Model(problem, tapes)
     with quiet_stdout():
@@ -130,7 +130,7 @@ class _Model(Generic[K]):
     def __init__(self, problem: KeepProblem[K], tapes: Tapes[K] | None) -> None:
         ops = _reachable(problem)
         number = {op: i for i, op in enumerate(ops)}
-        values = dict.fromkeys((*problem.wanted, *(r for op in ops for r in problem.reads[op])))
+        values = dict.fromkeys((*problem.needed, *(r for op in ops for r in problem.reads[op])))
         self.values = [v for v in values if v in problem.maker or problem.size_bytes.get(v)]
         at = {v: len(ops) + i for i, v in enumerate(self.values)}
         self.ops = ops
@@ -144,31 +144,49 @@ class _Model(Generic[K]):
         self.sizes = np.zeros(self.size)
         self.entries: list[tuple[int, int, float]] = []
         self.right_sides: list[float] = []
-        for v in problem.wanted:
-            self._row([at[v], number[problem.maker[v]]], None, 1.0)
-        for op in ops:
-            for read in problem.reads[op]:
-                if read in at:
-                    makers = [number[problem.maker[read]]] if read in problem.maker else []
-                    self._row([at[read], *makers], number[op], 0.0)
+        self._make_or_keep(problem, number, at)
         if tapes is not None:
             self.cost[over : over + cells] = np.array(tapes.cell_ns) / 1e3
             self.cost[over + cells :] = tapes.span_ns / 1e3
-            for op in ops:
-                self._row([over + tapes.cell_of[op]], number[op], 0.0)
-            for v in problem.wanted:
-                for cell in tapes.covers[v]:
-                    self._row([over + cell, at[v]], None, 1.0)
-            for cell in range(cells):
-                before = [over + cell - 1] if cell else []
-                self._row([over + cells + cell, *before], over + cell, 0.0)
-            self._row(list(range(over + cells, self.size)), None, 1.0)
+            self._cover(tapes, number, at, problem.needed, over)
         for v, column in at.items():
             self.sizes[column] = problem.size_bytes.get(v, 0) / _MIB
             if v in problem.banned:
                 self._row([], column, 0.0)  # -keep >= 0
         self.right = np.array(self.right_sides)
         self.rows = self._matrix()
+
+    def _make_or_keep(
+        self, problem: KeepProblem[K], number: dict[int, int], at: dict[K, int]
+    ) -> None:
+        """Every needed value, and every value that an op reads, is kept or made."""
+        for v in problem.needed:
+            self._row([at[v], number[problem.maker[v]]], None, 1.0)
+        for op in self.ops:
+            for read in problem.reads[op]:
+                if read in at:
+                    makers = [number[problem.maker[read]]] if read in problem.maker else []
+                    self._row([at[read], *makers], number[op], 0.0)
+
+    def _cover(
+        self,
+        tapes: Tapes[K],
+        number: dict[int, int],
+        at: dict[K, int],
+        needed: Iterable[K],
+        over: int,
+    ) -> None:
+        """Tapes cover the ops that run again and what making the dropped values takes."""
+        cells = len(tapes.cell_ns)
+        for op in self.ops:
+            self._row([over + tapes.cell_of[op]], number[op], 0.0)
+        for v in needed:
+            for cell in tapes.covers[v]:
+                self._row([over + cell, at[v]], None, 1.0)
+        for cell in range(cells):
+            before = [over + cell - 1] if cell else []
+            self._row([over + cells + cell, *before], over + cell, 0.0)
+        self._row(list(range(over + cells, self.size)), None, 1.0)
 
     def kept(self, solution: Any) -> frozenset[K]:
         """Return the values that a solution keeps and does not make."""
@@ -194,6 +212,6 @@ class _Model(Generic[K]):
 
 
 def _reachable(problem: KeepProblem[K]) -> list[int]:
-    """Ops that making all wanted values anew could run."""
-    everything = KeepProblem(problem.reads, problem.makes, problem.cost_ns, problem.wanted, {})
+    """Ops that making all needed values anew could run."""
+    everything = KeepProblem(problem.reads, problem.makes, problem.cost_ns, problem.needed, {})
     return sorted(evaluate(everything, frozenset()).run)

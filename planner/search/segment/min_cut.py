@@ -1,11 +1,11 @@
 """Within one segment: the lower hull of kept bytes against replay time, by minimum cuts.
 
-Problem: backward wants some values of a segment. Each is kept (its bytes stay in memory) or made
+Problem: backward needs some values of a segment. Each is kept (its bytes stay in memory) or made
 again (its op runs again, which needs the op's inputs, kept or made again in turn). Minimise
 replay time + price * kept bytes.
 
 Method: for one price this is a project-selection problem (Picard 1976, "Maximal closure of a
-graph"), hence a minimum cut: a wanted value hangs on the source, cutting `value -> made again`
+graph"), hence a minimum cut: a needed value hangs on the source, cutting `value -> made again`
 keeps it, cutting `op -> sink` runs the op. The prices at which the answer changes are found by
 asking at the slope between two neighbouring answers (Eisner and Severance 1976). Keep sets for
 recomputation by cuts are used in activation checkpointing compilers, e.g. Zhao et al. 2023,
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import networkx as nx
 
@@ -35,7 +35,7 @@ class KeepProblem(Generic[K]):
         reads: what each op of the segment reads, in forward order.
         makes: what each op makes.
         cost_ns: time to run each op again.
-        wanted: values, made by the ops, that backward asks for.
+        needed: values, made by the ops, that backward asks for.
         size_bytes: bytes it costs to keep a value. A value from outside that is not listed is
             there for free; a listed one costs its bytes when some replayed op reads it.
         banned: values that cannot stay (overwritten in forward).
@@ -44,7 +44,7 @@ class KeepProblem(Generic[K]):
     reads: Sequence[Sequence[K]]
     makes: Sequence[Sequence[K]]
     cost_ns: Sequence[int]
-    wanted: frozenset[K]
+    needed: frozenset[K]
     size_bytes: Mapping[K, int]
     banned: frozenset[K] = frozenset()
     maker: dict[K, int] = field(init=False)
@@ -71,7 +71,7 @@ def evaluate(problem: KeepProblem[K], keep: frozenset[K]) -> Choice[K]:
     """
     run: set[int] = set()
     used: set[K] = set()
-    todo = list(problem.wanted)
+    todo = list(problem.needed)
     while todo:
         key = todo.pop()
         if key in used:
@@ -126,37 +126,7 @@ def _between(problem: KeepProblem[K], left: Choice[K], right: Choice[K]) -> Choi
 
 def cheapest(problem: KeepProblem[K], weight_time: int, weight_byte: int) -> Choice[K]:
     """Return a choice that minimises weight_time * replay_ns + weight_byte * kept_bytes."""
-    graph = nx.DiGraph()
-    reads_of: set[int] = set()
-    todo = list(problem.wanted)
-    for key in problem.wanted:
-        graph.add_edge("source", ("need", key))  # no capacity attribute: infinite
-    seen: set[K] = set()
-    while todo:
-        key = todo.pop()
-        if key in seen:
-            continue
-        seen.add(key)
-        index = problem.maker.get(key, -1)
-        keep_cost = problem.size_bytes.get(key, 0) * weight_byte
-        if index < 0:
-            if key in problem.banned:
-                graph.add_edge(("need", key), "sink")
-            elif keep_cost:
-                graph.add_edge(("need", key), "sink", capacity=keep_cost)
-            continue
-        if key in problem.banned:
-            graph.add_edge(("need", key), ("op", index))
-        else:
-            graph.add_edge(("need", key), ("op", index), capacity=keep_cost)
-        if index in reads_of:
-            continue
-        reads_of.add(index)
-        graph.add_edge(("op", index), "sink", capacity=max(1, problem.cost_ns[index] * weight_time))
-        for read in problem.reads[index]:
-            if read in problem.maker or read in problem.size_bytes:
-                graph.add_edge(("op", index), ("need", read))
-                todo.append(read)
+    graph, seen = _network(problem, weight_time, weight_byte)
     if "sink" not in graph or "source" not in graph:
         return evaluate(problem, frozenset())
     _, (near, _) = nx.minimum_cut(
@@ -168,3 +138,38 @@ def cheapest(problem: KeepProblem[K], weight_time: int, weight_byte: int) -> Cho
         if ("need", key) in near and key in problem.maker and ("op", problem.maker[key]) not in near
     )
     return evaluate(problem, keep)
+
+
+def _network(
+    problem: KeepProblem[K], weight_time: int, weight_byte: int
+) -> tuple[Any, dict[K, None]]:
+    """The flow network of the values that making all needed ones could read, and those values.
+
+    An edge without a capacity is infinite.
+    """
+    graph = nx.DiGraph()
+    todo = list(problem.needed)
+    graph.add_edges_from(("source", ("need", key)) for key in problem.needed)
+    seen: dict[K, None] = {}
+    linked: set[int] = set()  # ops
+    while todo:
+        key = todo.pop()
+        if key in seen:
+            continue
+        seen[key] = None
+        index = problem.maker.get(key, -1)
+        made_by = "sink" if index < 0 else ("op", index)
+        keep_cost = problem.size_bytes.get(key, 0) * weight_byte
+        if key in problem.banned:
+            graph.add_edge(("need", key), made_by)
+        elif index >= 0 or keep_cost:
+            graph.add_edge(("need", key), made_by, capacity=keep_cost)
+        if index < 0 or index in linked:
+            continue
+        linked.add(index)
+        graph.add_edge(made_by, "sink", capacity=max(1, problem.cost_ns[index] * weight_time))
+        for read in problem.reads[index]:
+            if read in problem.maker or read in problem.size_bytes:
+                graph.add_edge(made_by, ("need", read))
+                todo.append(read)
+    return graph, seen

@@ -55,7 +55,7 @@ class Range:
         self.start, self.stop = edges[0], edges[-1]
         self.wishes = wishes
         stay = wishes.saved | wishes.excluded if not wishes.plain() else frozenset()
-        self.wanted = droppable(graph, self.start, self.stop, stay)
+        self.droppable = droppable(graph, self.start, self.stop, stay)
         self.forced = self._forced()
         self.fixed = self._made_by(wishes.excluded)
 
@@ -68,12 +68,12 @@ class Range:
         """
         least = frozenset(self.forced)
         yield self._spans(least)
-        if not self.wanted:
+        if not self.droppable:
             return
         if frontier:
             for choice in self._choices():
                 yield self.spans_of(choice)
-        everything = self._spans(self.wanted)
+        everything = self._spans(self.droppable)
         yield everything
         for cuts in ways or self._nested():
             yield with_cuts(everything, cuts)
@@ -105,7 +105,7 @@ class Range:
 
     def spans_of(self, choice: Choice[int]) -> tuple[Span, ...]:
         """Return the spans of a choice on this range's problem."""
-        return self._spans(self.wanted - choice.keep, choice.keep)
+        return self._spans(self.droppable - choice.keep, choice.keep)
 
     def problem(self) -> KeepProblem[int]:
         """Return what to keep of this range as a problem on its own."""
@@ -123,7 +123,7 @@ class Range:
             reads,
             makes,
             [self.op_ns[i] + REPLAY_OP_NS + TAPE_OP_NS for i in ops],
-            self.wanted,
+            self.droppable,
             {v: size for v in touched if (size := self._keep_bytes(v))},
             frozenset(v for v in touched if self._lost(v)) | self.forced,
         )
@@ -133,7 +133,7 @@ class Range:
         graph = self.graph
         storage = graph.storage_of(value)
         size = graph.profile.storages[storage].bytes
-        if value in self.wanted:
+        if value in self.droppable:
             return size
         if graph.packs[storage] or graph.unsaved_deaths[storage] >= graph.forward_stop:
             return 0
@@ -161,7 +161,7 @@ class Range:
         inside = [0] * (len(edges) - 1)
         entering = [0] * (len(edges) - 1)
         lasts: dict[int, int] = {}
-        for value in self.wanted:
+        for value in self.droppable:
             storage = graph.storage_of(value)
             last = max(tensor.packed_at for tensor in graph.saved_of(value))
             lasts[storage] = max(last, lasts.get(storage, 0))
@@ -180,7 +180,7 @@ class Range:
             if self.start <= op < self.stop:
                 for value in graph.outputs(op):
                     inside = len(graph.packed_inside(value, self.start, stop))
-                    if value in self.wanted and inside == len(graph.saved_of(value)):
+                    if value in self.droppable and inside == len(graph.saved_of(value)):
                         found.add(value)
         return frozenset(found)
 
