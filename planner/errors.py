@@ -3,8 +3,8 @@
 ::
 
     PlannerError
-      |-- InfeasibleBudgetError   no plan fits: the smallest peak and what holds it up
-      |-- InvalidBudgetError      the budget itself makes no sense
+      |-- InfeasibleBudgetError   no plan fits: the smallest reachable peak, and what is live at it
+      |-- InvalidBudgetError      the budget is not a positive size
       |-- InvalidInputsError      example inputs are missing or of the wrong shape
       |-- InvalidModelError       the model cannot be planned, e.g. not a module
       |-- StepError               the training step raised, or its loss is not a scalar
@@ -100,9 +100,9 @@ class InfeasibleBudgetError(PlannerError):
 
 def _holders_text(holders: tuple[tuple[str, int], ...]) -> str:
     if not holders:
-        return "what the step holds at its peak cannot be recomputed"
+        return "nothing more that is live at the peak can be recomputed"
     named = ", ".join(f"{label} {format_bytes_exact(size)}" for label, size in holders)
-    return f"recomputation cannot free what is held at that peak: {named}"
+    return f"live at that peak, and not recomputable: {named}"
 
 
 class InvalidBudgetError(PlannerError):

@@ -1,1 +1,1 @@
-"""Questions about stored profiles and plans: the frontier, and what a plan does in one unit."""
+"""Answers from stored profiles and plans: frontier, differences, one unit's choices. No torch."""

@@ -119,14 +119,14 @@ def compare(before: Plan, after: Plan) -> PlanDiff:
 
 def _units(before: Plan, after: Plan) -> tuple[UnitChange, ...]:
     names = {segment.unit for plan in (before, after) for segment in plan.segments}
-    olds, news = _fates(before, names), _fates(after, names)
+    before_fates, after_fates = _fates(before, names), _fates(after, names)
     changes = []
-    for unit in _in_order(list(olds), list(news)):
-        old, new = olds.get(unit), news.get(unit)
+    for unit in _in_order(list(before_fates), list(after_fates)):
+        old, new = before_fates.get(unit), after_fates.get(unit)
         if old is None:
-            changes.append(UnitChange(unit, old, new, _around(unit, olds)))
+            changes.append(UnitChange(unit, old, new, _around(unit, before_fates)))
         elif new is None:
-            changes.append(UnitChange(unit, old, new, _around(unit, news)))
+            changes.append(UnitChange(unit, old, new, _around(unit, after_fates)))
         elif old.choices != new.choices:
             changes.append(UnitChange(unit, old, new))
     return tuple(changes)
@@ -160,7 +160,7 @@ def _ancestors(unit: str) -> list[str]:
 
 
 def _in_order(first: list[str], second: list[str]) -> list[str]:
-    """Merge two lists that are in forward order into one that is, as far as they tell."""
+    """Merge two lists in forward order, keeping the order of each."""
     merged = list(second)
     at = 0
     for name in first:
@@ -202,7 +202,7 @@ def _plain(value: object) -> Shown:
 
 
 def _listed(before: Plan, after: Plan) -> list[FieldChange]:
-    """Lines that stand in one of the two plans only: None, line or line, None."""
+    """Return the lines that only one of the plans has, each beside None for the other."""
     found = []
     for name, old, new in zip(_LISTS, _lines(before), _lines(after), strict=True):
         found += [FieldChange(name, line, None) for line in old if line not in new]

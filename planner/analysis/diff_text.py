@@ -17,8 +17,16 @@ def diff_text(diff: PlanDiff) -> str:
     """Return the difference of two plans as text."""
     if diff.same:
         return f"The plans for {printable(diff.after.model_class)} are the same."
-    parts = [[_title(diff)], _units(diff), _numbers(diff), _others(diff)]
+    if diff.before.model_class != diff.after.model_class:
+        parts = [[_two_models(diff)], _numbers(diff)]
+    else:
+        parts = [[_title(diff)], _units(diff), _numbers(diff), _others(diff)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _two_models(diff: PlanDiff) -> str:
+    before, after = diff.before.model_class, diff.after.model_class
+    return printable(f"The plans are for different models: {before} before, {after} after")
 
 
 def _title(diff: PlanDiff) -> str:

@@ -1,8 +1,8 @@
-"""What a plan does in one unit, and what else it could do there. Pure; for `planner explain`."""
+"""`explain`: what a plan does in one unit, and what other choices would cost. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -62,13 +62,23 @@ def _calls(graph: Graph, name: str) -> list[UnitCall]:
     calls = [unit for unit in units if unit.name == name]
     if not calls:
         known = list(dict.fromkeys(unit.name for unit in units if unit.name))
-        near = get_close_matches(name, known, n=5, cutoff=0.4)
-        raise UnknownUnitError(name=name, near=tuple(near))
+        raise UnknownUnitError(name=name, near=near_names(name, known))
     return calls
 
 
+def near_names(name: str, known: Sequence[str], most: int = 5) -> tuple[str, ...]:
+    """Return the known names that are spelt almost like a name, or have it as a part.
+
+    >>> near_names("h.O.mlp", ["wte", "h.0.mlp"]), near_names("mlp", ["h.0.mlp", "wpe"])
+    (('h.0.mlp',), ('h.0.mlp',))
+    """
+    parts = [other for other in known if name in other.split(".")]
+    close = get_close_matches(name, known, n=most, cutoff=0.6)
+    return tuple(dict.fromkeys((*parts, *close)))[:most]
+
+
 def _saved(graph: Graph, ops: Iterable[int]) -> frozenset[int]:
-    """Values that these ops make, that backward needs, and that are neither weight nor input."""
+    """Return the values that these ops make and backward needs, parameters and inputs aside."""
     return frozenset(
         value
         for op in ops
@@ -88,7 +98,7 @@ def _dropped(graph: Graph, span: Span) -> frozenset[int]:
 
 
 def _given_up_bytes(graph: Graph, spans: Iterable[Span], saved: frozenset[int]) -> int:
-    """What of `saved` is given up: storages that nothing else holds to backward."""
+    """Return the bytes of `saved` that are dropped: storages that nothing else keeps."""
     dropped = frozenset[int]().union(*(_dropped(graph, span) for span in spans)) & saved
     kept_storages = {graph.storage_of(value) for value in saved - dropped}
     return _bytes(graph, (v for v in dropped if graph.storage_of(v) not in kept_storages))
@@ -113,7 +123,7 @@ def _fates(
 def _untouched(
     graph: Graph, calls: list[UnitCall], spans: list[Span], saved: frozenset[int]
 ) -> tuple[tuple[str, int], ...]:
-    """Saved values outside all segments, under addresses that count within the unit's call."""
+    """Return saved values outside all segments, with addresses relative to the unit's call."""
     covered = {i for span in spans for i in range(span.start, span.stop)}
     units, found = graph.profile.units, []
     for call in calls:
@@ -155,7 +165,7 @@ def _keeping(graph: Graph, spans: tuple[Span, ...], saved: frozenset[int]) -> tu
 
 
 def _giving_up(graph: Graph, spans: tuple[Span, ...], calls: list[UnitCall]) -> tuple[Span, ...]:
-    """Drop all that can be dropped: in the segments that are there, and in new ones between."""
+    """Return spans that drop all that can be dropped, with new segments between the plan's own."""
     free = frozenset[int]()
     for call in calls:
         free |= droppable(graph, call.enter, call.exit)

@@ -1,4 +1,4 @@
-"""What a stored plan does to the step of a stored profile: pure, no model and no torch.
+"""A stored plan simulated on a stored profile: timeline, predicted figures, reasons. No torch.
 
 Called by `planner report`, `planner explain` and `planner plan --plot`.
 """
@@ -20,7 +20,7 @@ from planner.graph.timeline import memory_line
 from planner.search.holders import unit_at
 
 LEAST_PHASE = 0.02
-"""A phase with a smaller share of the ops is not worth a label."""
+"""Phases with a smaller share of the ops get no label."""
 
 
 def graph_for(plan: Plan, profile: Profile) -> Graph:
@@ -58,7 +58,7 @@ def found_exclusions(plan: Plan, profile: Profile) -> tuple[Exclusion, ...]:
 def predict(graph: Graph, plan: Plan) -> Plan:
     """Return the plan with peak and overhead predicted from this profile.
 
-    Times are measured, so another profile of the same step tells other times.
+    Times are measured, so they differ between two profiles of one step.
 
     Raises:
         StalePlanError: the plan names units or ops that the profile does not have.
@@ -83,7 +83,7 @@ def timeline(graph: Graph, plan: Plan) -> Timeline:
 
 
 def place(graph: Graph, op: int) -> str:
-    """Return in words where in the step an op stands: the unit at work, or what else runs."""
+    """Return in words what runs at an op: its unit, or the part of the step outside the model."""
     if op >= graph.n_ops:
         return "the end of the step"
     profile = graph.profile

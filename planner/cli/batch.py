@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _make_inputs(inputs: Any) -> Callable[[int], Any]:
-    """The model's own function of a batch size, or its example inputs with samples repeated."""
+    """Return the model's own function of the batch size, or one that repeats its example inputs."""
     from planner.planning.batch.inputs import repeating
 
     if inputs is None:

@@ -1,4 +1,4 @@
-"""`planner check PLAN MODEL`: does the model still fit the plan? For continuous integration."""
+"""`planner check PLAN MODEL`: whether the model still fits the plan; for continuous integration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_parser(subcommands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Apply the plan, which raises StalePlanError where it does not fit, and take it off again."""
+    """Apply the plan, which raises StalePlanError if it does not fit, and remove it."""
     import planner
 
     plan = planner.Plan.load(args.plan)

@@ -1,7 +1,7 @@
 """`main`: the `planner` command, and the parser of all its subcommands.
 
 One small module a subcommand; each has `add_parser(subcommands)` and `run(args, console) -> int`.
-Exit codes: 0 fine; 1 the answer is no (infeasible, over budget, stale); 2 usage or a file that
+Exit codes: 0 success; 1 a negative result (infeasible, over budget, stale); 2 usage or a file that
 cannot be read or written; 3 the tool or the model's own code failed.
 """
 
@@ -48,7 +48,11 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's own) and return the exit code."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if not hasattr(args, "run"):  # no subcommand
+        parser.print_help()
+        return failures.USAGE
     console = Console(as_json=args.json, quiet=args.quiet, verbose=args.verbose)
     with contextlib.ExitStack() as stack:
         if console.as_json:  # a model that prints must not break the JSON
@@ -71,10 +75,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="planner",
         description="Find, apply and verify recomputation plans for PyTorch training steps.",
-        epilog="exit codes: 0 fine; 1 the answer is no; 2 usage or unreadable file; 3 failure",
+        epilog="exit codes: 0 success; 1 negative result; 2 usage or unreadable file; 3 failure",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {planner.__version__}")
-    subcommands = parser.add_subparsers(metavar="COMMAND", required=True)
+    subcommands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subcommands)
     return parser

@@ -1,4 +1,4 @@
-"""What goes where: results to stdout, everything else to stderr. Used by every subcommand."""
+"""Output of a command: results to stdout, everything else to stderr. Used by every subcommand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Console:
         self.out.write(_line(document() if self.as_json else text))
 
     def note(self, text: str) -> None:
-        """Print a remark on stderr, unless quiet."""
+        """Print a note on stderr, unless quiet."""
         if not self.quiet:
             self.err.write(_line(text))
 
@@ -41,11 +41,11 @@ class Console:
         self.err.write(_line(text))
 
     def flush(self) -> None:
-        """Write out what is buffered, so that a closed pipe shows here and not at exit."""
+        """Flush stdout, so that a closed pipe raises here and not at exit."""
         self.out.flush()
 
     def abandon(self) -> None:
-        """Send the rest of stdout nowhere: its reader has gone."""
+        """Discard the rest of stdout: its reader has closed the pipe."""
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), self.out.fileno())
 

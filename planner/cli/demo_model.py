@@ -11,7 +11,7 @@ BATCH, LENGTH = 8, 128
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network, each with its norm and a way around it."""
+    """Attention and a two-layer MLP, each with a norm and a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Arguments that describe a step on a device that need not be there; for `plan` and `profile`."""
+"""Arguments for estimating a step on a device without running it; for `plan` and `profile`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def add_parser(subcommands: Subcommands) -> None:
     """Add the subcommand."""
-    summary = "Say what a unit keeps and gives up, what each choice costs, and what else it could."
+    summary = (
+        "Show what a unit keeps and recomputes, what that costs, and what other choices would cost."
+    )
     parser = add_command(subcommands, "explain", summary, run)
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a stored plan")
     parser.add_argument("unit", metavar="UNIT", help="a unit's qualified name; . for the model")
@@ -26,7 +28,7 @@ def add_parser(subcommands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Explain."""
+    """Print what the plan does in the unit."""
     import planner
     from planner.analysis.explain import explain
     from planner.analysis.stored_plan import graph_for

@@ -1,4 +1,4 @@
-"""From an exception to a message and an exit code."""
+"""Exceptions as messages and exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO, USAGE, FAILURE = 1, 2, 3
 
 
 def exit_code(error: Exception) -> int:
-    """Return 1 where the answer is no, 2 for wrong usage or files, 3 for a failure."""
+    """Return 1 for a negative result, 2 for wrong usage or files, 3 for a failure."""
     if isinstance(error, (InfeasibleBudgetError, StalePlanError)):
         return NO
     if isinstance(error, ReplayError):

@@ -28,7 +28,7 @@ def add_parser(subcommands: Subcommands) -> None:
         "--budget",
         required=True,
         metavar="SIZE",
-        help="the most the step may hold: 300MB, 286MiB, 2GB, or 80%% of the plain step's peak",
+        help="the highest peak allowed: 300MB, 286MiB, 2GB, or 80%% of the plain step's peak",
     )
     parser.add_argument(
         "--search", default="auto", metavar="NAME", help="auto, dp, milp or optuna (auto)"
@@ -50,7 +50,7 @@ def add_parser(subcommands: Subcommands) -> None:
     )
     parser.add_argument("--profile", metavar="FILE", type=Path, help="plan from this profile")
     parser.add_argument(
-        "--capped", action="store_true", help="run nothing that needs more than the budget"
+        "--capped", action="store_true", help="never run a step that needs more than the budget"
     )
     add_estimate(parser)
     add_plot(parser)
@@ -93,12 +93,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _earlier(path: Path | None) -> Plan | None:
-    """The plan that is about to be overwritten: its pins and notes are kept."""
+    """Return the plan that is about to be overwritten, whose pins and notes are kept."""
     import planner
 
     if path is None or not path.exists():
         return None
     try:
         return planner.Plan.load(path)
-    except planner.DocumentError:  # whatever it is, --force says that it may go
+    except planner.DocumentError:  # not a plan: --force allows replacing it
         return None

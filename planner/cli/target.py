@@ -1,4 +1,4 @@
-"""From `package.module:callable` or `path/file.py:callable` to a model with inputs and a loss."""
+"""Loads the model that `package.module:callable` or `path/file.py:callable` names."""
 
 from __future__ import annotations
 

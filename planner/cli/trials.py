@@ -12,13 +12,13 @@ from planner.cli.console import Console
 if TYPE_CHECKING:
     from planner.search.measured.progress import Progress
 
-    Tell = Callable[[Progress], None]
+    Report = Callable[[Progress], None]
 
 WHY = {
     "trials": "",
     "timeout": "out of time, ",
     "interrupted": "interrupted, ",
-    "exhausted": "nothing is left to learn, ",
+    "exhausted": "the search space is exhausted, ",
 }
 
 
@@ -29,16 +29,16 @@ def add_trials(parser: argparse.ArgumentParser) -> None:
         "--trials", type=int, metavar="N", help="plans to measure, all processes together (50)"
     )
     optuna.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="begin no further trial after so long"
+        "--timeout", type=float, metavar="SECONDS", help="start no further trial after this time"
     )
     optuna.add_argument(
         "--storage",
         metavar="FILE|URL",
-        help="go on from, and share, this journal file (trials.log) or sqlite:///trials.db",
+        help="resume from, and share, this journal file (trials.log) or sqlite:///trials.db",
     )
 
 
-def search_of(args: argparse.Namespace, progress: Tell | None) -> Any:
+def search_of(args: argparse.Namespace, progress: Report | None) -> Any:
     """Return `search` for `planner.plan`.
 
     Raises:
@@ -61,14 +61,14 @@ def search_of(args: argparse.Namespace, progress: Tell | None) -> Any:
 
 
 @contextmanager
-def trial_bar(args: argparse.Namespace, console: Console) -> Iterator[Tell | None]:
-    """Show a bar of trials, and say at the end what they found; nothing for other searches."""
+def trial_bar(args: argparse.Namespace, console: Console) -> Iterator[Report | None]:
+    """Show a bar of trials and, at the end, their result; other searches show nothing."""
     if args.search != "optuna":
         yield None
         return
     bar = None
 
-    def tell(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
         nonlocal bar
         bar = bar or console.bar(progress.total)
         bar.set_description_str(f"trials, best {progress.best_ratio:.3f} of the seed's time")
@@ -78,7 +78,7 @@ def trial_bar(args: argparse.Namespace, console: Console) -> Iterator[Tell | Non
             console.note(outcome(progress))
 
     try:
-        yield tell
+        yield report
     finally:
         if bar is not None:
             bar.close()
@@ -87,7 +87,7 @@ def trial_bar(args: argparse.Namespace, console: Console) -> Iterator[Tell | Non
 def outcome(progress: Progress) -> str:
     """Return what a measured search found, in a sentence."""
     if progress.stopped == "nothing to search":
-        return "measured search: no segment to move; the plan is the one it would begin with"
+        return "measured search: the plan has no segment to vary, and is returned as it is"
     found = "none is faster than the seed, which is returned"
     if progress.gain_ratio:
         found = f"the best takes {progress.gain_ratio:.1%} less time a step than the seed"

@@ -32,7 +32,7 @@ FACTS = (
 
 def add_parser(subcommands: Subcommands) -> None:
     """Add the subcommand."""
-    summary = "Run the step plain and under the plan: equal gradients? within the budget?"
+    summary = "Run the step plain and planned; compare gradients, bit for bit, and peaks."
     parser = add_command(subcommands, "verify", summary, run)
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a stored plan")
     add_model(parser)
@@ -42,7 +42,7 @@ def add_parser(subcommands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Verify; 0 when every promise held."""
+    """Verify; 0 when every check passed."""
     import planner
 
     plan = planner.Plan.load(args.plan)

@@ -66,8 +66,8 @@ class Document:
         return cell(self)
 
 
-# Documents know no HTML: the room that draws registers its functions here, by name, so that nothing
-# of it is imported before a notebook asks for a cell.
+# Documents contain no HTML code: `planner.report` is registered by name, and imported when a
+# notebook first displays a document.
 _CELLS: dict[str, tuple[str, str]] = {}
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.documents.document import cell
+from planner.units import format_bytes
 
 LEAST_BEND = 1.5
-"""A curve that costs less than this much more below its knee than above has none worth naming."""
+"""A curve whose slope below its knee is less than this many times the slope above has no knee."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a placement by hand would take.
+    """Peak and overhead of a manual placement of checkpoints.
 
     Attributes:
         name: ``plain``, ``every block``, ``best k of n``, ``uniform segments`` or ``sqrt``.
@@ -70,11 +71,11 @@ class Knee:
 
     @property
     def times_steeper(self) -> float:
-        """How many times more each MiB costs below than above."""
+        """Slope below the knee over the slope above it."""
         return self.below_per_mib / self.above_per_mib if self.above_per_mib > 0 else float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Frontier:
     """Least overhead over budget for one training step.
 
@@ -84,7 +85,7 @@ class Frontier:
         floor_bytes: the smallest peak that was found reachable.
         step_time_ns: time of the plain step.
         points: by budget, smallest first; the overhead never rises.
-        baselines: placements by hand, for comparison.
+        baselines: manual placements, for comparison.
     """
 
     model_class: str
@@ -101,7 +102,7 @@ class Frontier:
 
     @property
     def knee(self) -> Knee | None:
-        """Where it bends most, or None where it hardly bends."""
+        """Where it bends most, or None if it hardly bends."""
         return find_knee(self.points)
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,6 +113,10 @@ class Frontier:
         knee = None if self.knee is None else plain(self.knee)
         points, baselines = facts.pop("points"), facts.pop("baselines")
         return {**facts, "knee": knee, "points": points, "baselines": baselines}
+
+    def __repr__(self) -> str:
+        low, high = map(format_bytes, (self.floor_bytes, self.plain_peak_bytes))
+        return f"<Frontier of {self.model_class}: {len(self.points)} budgets, {low} to {high}>"
 
     def __str__(self) -> str:
         from planner.documents.printing.frontier import frontier_text

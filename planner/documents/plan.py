@@ -14,6 +14,7 @@ from typing import Literal
 from planner.documents.document import Document, Fault
 from planner.documents.fields import SCHEMA_VERSION, Depth, Index, Positive, Version, added
 from planner.documents.step import CustomOp, Exclusion, StepInfo
+from planner.units import format_bytes
 
 Edge = Literal["enter", "exit"]
 Runtime = Literal["replay", "checkpoint"]
@@ -53,7 +54,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive ops whose saved tensors are given up together.
+    """Consecutive ops whose saved tensors are dropped in forward and recomputed in backward.
 
     Attributes:
         start: where it opens.
@@ -86,11 +87,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The user's own wishes, kept when planning again.
+    """The user's own choices, kept when planning again.
 
     Attributes:
         save: units that always keep their saved tensors.
-        recompute: units that always give them up.
+        recompute: units that always recompute them.
         never: ops that are never replayed, as ``lib::op``.
     """
 
@@ -114,7 +115,7 @@ class UnitPrint:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plan(Document):
     """A recomputation plan for one model and one training step.
 
@@ -134,7 +135,7 @@ class Plan(Document):
         segments: in forward order.
         exclusions: units left out, with reasons.
         custom_ops: ops outside aten, and whether replays may run them.
-        pins: the user's wishes.
+        pins: the user's own choices.
         notes: the user's remarks.
         units: the model's structure, unit by unit; may be empty.
         schema_version: version of the file format.
@@ -168,6 +169,11 @@ class Plan(Document):
             for j, cut in enumerate(segment.cuts):
                 if not cut.depth:
                     yield Fault(f"segments[{i}].cuts[{j}].depth", 0, "a depth other than 0")
+
+    def __repr__(self) -> str:
+        segments = f"{len(self.segments)} segment{'s' * (len(self.segments) != 1)}"
+        peak, budget = map(format_bytes, (self.predicted_peak_bytes, self.budget_bytes))
+        return f"<Plan for {self.model_class}: {segments}, peak {peak}, budget {budget}>"
 
     def __str__(self) -> str:
         from planner.documents.printing.table import plan_table

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from planner.documents.document import Document, Fault
 from planner.documents.fields import SCHEMA_VERSION, TABLE, Index, Version, added
 from planner.documents.step import CustomOp, Exclusion, StepInfo
+from planner.units import format_bytes, format_ns
 
 Phase = Literal["forward", "backward", "other"]
 Category = Literal["parameter", "buffer", "gradient", "optimizer", "input", "activation"]
@@ -125,7 +126,7 @@ class SavedTensor:
     unpacked_at: Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile(Document):
     """One plain training step of one model.
 
@@ -182,6 +183,10 @@ class Profile(Document):
         yield from _outside("saved.value", self.saved, 0, values)
         yield from _outside("saved.packed_at", self.saved, 0, ops)
         yield from _outside("saved.unpacked_at", self.saved, -1, ops)
+
+    def __repr__(self) -> str:
+        peak, time = format_bytes(self.plain_peak_bytes), format_ns(self.step_time_ns)
+        return f"<Profile of {self.model_class}: {len(self.ops):,} ops, peak {peak}, step {time}>"
 
     def __str__(self) -> str:
         from planner.documents.printing.table import profile_table

@@ -1,4 +1,4 @@
-"""JSON text, strictly: everything that two readers could understand differently is refused.
+"""Strict JSON parsing: everything that two parsers could read differently is refused.
 
 That is duplicate keys, NaN and infinities, integers of absurd length, nesting too deep, and texts
 over `MAX_TEXT_BYTES`. Called by the codec.

@@ -1,1 +1,1 @@
-"""Plans, profiles and checks as text for people to read. Pure: text in, text out."""
+"""Reports as HTML, SVG, notebook cells and plots. Pure: data in, text out."""

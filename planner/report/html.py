@@ -23,7 +23,7 @@ from planner.report.timeline import timeline_charts
 from planner.units import format_bytes, format_ns, format_percent
 
 MOST_KEPT = 40
-"""Kept values listed of one row."""
+"""Most kept values listed for a row."""
 
 
 def report_html(
@@ -64,7 +64,7 @@ def lead(plan: Plan) -> str:
     """Return the plan in a sentence."""
     plain, planned = plan.plain_peak_bytes, plan.predicted_peak_bytes
     if not plan.segments:
-        return '<p class="lead">Nothing is recomputed: the step runs as it is.</p>'
+        return '<p class="lead">Nothing is recomputed: the step runs unchanged.</p>'
     less = format_percent((plain - planned) / plain) if plain else "0%"
     return (
         f'<p class="lead">The step peaks at {format_bytes(planned)} instead of '
@@ -127,8 +127,8 @@ def segments_html(plan: Plan, kept: Sequence[Sequence[Kept]] = ()) -> str:
     figures = table("Segments", head, body, _cells(totals(rows)) if len(rows) > 1 else ())
     reasons = "".join(_keeps(row, kept) for row in rows)
     note = (
-        "In a segment everything that backward saves is given up and made again when backward "
-        "asks for it, except what is kept. Blocks that are alike share a row."
+        "Within a segment every saved tensor is dropped, and recomputed when backward needs it, "
+        "except those that are kept. Equal blocks share a row."
     )
     return (
         f'<section><h2>Segments</h2><p class="soft">{note}</p>{figures}'

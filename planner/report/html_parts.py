@@ -19,12 +19,12 @@ def cards(plan: Plan) -> str:
             "predicted peak",
             "predicted_peak_bytes",
             plan.predicted_peak_bytes,
-            _room(plan.predicted_peak_bytes, plan.budget_bytes),
+            _slack(plan.predicted_peak_bytes, plan.budget_bytes),
         ),
     ]
     if measured is not None:
-        room = _room(measured, plan.budget_bytes)
-        found.append(_bytes_card("measured peak", "measured_peak_bytes", measured, room))
+        slack = _slack(measured, plan.budget_bytes)
+        found.append(_bytes_card("measured peak", "measured_peak_bytes", measured, slack))
     ratio = plan.predicted_overhead_ratio
     found.append(_card("overhead", "predicted_overhead_ratio", ratio, format_percent(ratio),
                        "of the plain step, predicted"))  # fmt: skip
@@ -47,10 +47,10 @@ def _card(name: str, field: str, value: float, text: str, note: str = "") -> str
     )
 
 
-def _room(peak_bytes: int, budget_bytes: int) -> str:
-    room = budget_bytes - peak_bytes
-    css, side = ("good", "below") if room >= 0 else ("bad", "ABOVE")
-    return f'<span class="{css}">{format_bytes(abs(room))} {side} the budget</span>'
+def _slack(peak_bytes: int, budget_bytes: int) -> str:
+    slack = budget_bytes - peak_bytes
+    css, side = ("good", "below") if slack >= 0 else ("bad", "ABOVE")
+    return f'<span class="{css}">{format_bytes(abs(slack))} {side} the budget</span>'
 
 
 def table(

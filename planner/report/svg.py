@@ -39,7 +39,7 @@ def upright(x: int, css: str, title: str = "") -> str:
 
 
 def _path(attributes: str, title: str) -> str:
-    """Lines keep their width however the plot is stretched."""
+    """Return a path whose line keeps its width when the plot is stretched."""
     inside = f"<title>{escape(title)}</title>" if title else ""
     return f'<path {attributes} vector-effect="non-scaling-stroke">{inside}</path>'
 
@@ -73,7 +73,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A plot with what stands around it.
+    """A plot with its labels and its legend.
 
     Attributes:
         name: unique on the page, for ids.

@@ -13,9 +13,9 @@ from planner.report.svg import SIDE, Chart, Label, dot, path, rule, scaled, upri
 from planner.units import format_bytes
 
 COLUMNS = 400
-"""Most points along a chart; a peak always keeps its own."""
+"""Most points along a chart; peaks are never thinned out."""
 CLOSE = 0.1
-"""Labels nearer to each other than this share of a plot's height would overlap."""
+"""Labels closer together than this share of a plot's height would overlap."""
 
 
 def timeline_text(timeline: Timeline) -> str:
@@ -83,7 +83,7 @@ def _chart(name: str, line: Line, timeline: Timeline, top: float) -> Chart:
 
 
 def _heights(own_bytes: int, plain_bytes: int, top: float) -> list[Label]:
-    """Labels of the upright axis: nothing, the line's own peak, and the plain one if apart."""
+    """Return the labels of the vertical axis: 0, the line's peak, the plain peak if it differs."""
     sizes = [own_bytes]
     if abs(plain_bytes - own_bytes) > CLOSE * top:
         sizes.append(plain_bytes)
@@ -108,7 +108,7 @@ def columns_of(totals: Sequence[int]) -> list[int]:
 
 
 def _areas(line: Line, columns: list[int], x_of: list[int], top: float) -> list[str]:
-    """The kinds, one upon the other."""
+    """Return the kinds of memory as stacked areas."""
     floor = [0] * len(columns)
     shapes = []
     for kind in KINDS:

@@ -121,12 +121,12 @@ def hand_rows(frontier: Frontier) -> list[tuple[str, ...]]:
             if baseline.planned_overhead_ratio is None
             else format_percent(baseline.planned_overhead_ratio),
         )
-        for baseline in telling(frontier.baselines)
+        for baseline in representative(frontier.baselines)
     ]
 
 
-def telling(baselines: Iterable[Baseline]) -> list[Baseline]:
-    """Return a few of many placements: of each kind the lowest peak and one in the middle."""
+def representative(baselines: Iterable[Baseline]) -> list[Baseline]:
+    """Return two placements of each kind: the one with the lowest peak and the median one."""
     kinds: dict[str, list[Baseline]] = {}
     for baseline in baselines:
         kinds.setdefault(baseline.name, []).append(baseline)

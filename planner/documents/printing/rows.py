@@ -1,4 +1,4 @@
-"""Segments of a plan as rows of a table, those alike in one row. Called by the reports."""
+"""Segments of a plan as rows of a table, equal blocks in one row. Called by the reports."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Row:
 
     @property
     def kept_bytes(self) -> int:
-        """What of it stays."""
+        """What of it is kept."""
         return sum(s.kept_bytes for s in self.segments)
 
     @property
     def given_up_bytes(self) -> int:
-        """What of it goes."""
+        """What of it is dropped and recomputed."""
         return max(0, self.saved_bytes - self.kept_bytes)
 
     @property
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def ns_per_mib(self) -> float:
-        """What each MiB given up costs."""
+        """Recompute time per MiB dropped."""
         given_up = self.given_up_bytes
         return self.recompute_ns / (given_up / MIB) if given_up else 0.0
 

@@ -16,7 +16,7 @@ from planner.units import format_bytes, format_bytes_exact, format_ns, format_pe
 
 
 def plan_table(plan: Plan) -> str:
-    """Return a plan as text: its promises, its segments, and what it leaves alone."""
+    """Return a plan as text: its figures, its segments and its exclusions."""
     title = f"Plan for {plan.model_class}: {plan.status}, found by {plan.solver}"
     parts = [
         [printable(title), *facts(_plan_facts(plan))],
@@ -31,7 +31,7 @@ def plan_table(plan: Plan) -> str:
 
 def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
     if plan.status == "manual":
-        return [("promises", "none: written by hand; planner.verify measures what it does")]
+        return [("predictions", "none: written by hand; planner.verify measures what it does")]
     measured = plan.measured_peak_bytes
     return [
         ("made for", _step_text(plan.step)),
@@ -50,11 +50,11 @@ def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
 
 def against_budget(peak_bytes: int, budget_bytes: int) -> str:
     """Return a peak with its distance from the budget; a budget of 0 is none."""
-    if not budget_bytes:  # a plan written by hand promises none
+    if not budget_bytes:  # a plan written by hand has none
         return format_bytes(peak_bytes)
-    room = budget_bytes - peak_bytes
-    side = "below" if room >= 0 else "ABOVE"
-    return f"{format_bytes(peak_bytes)} ({format_bytes(abs(room))} {side} the budget)"
+    slack = budget_bytes - peak_bytes
+    side = "below" if slack >= 0 else "ABOVE"
+    return f"{format_bytes(peak_bytes)} ({format_bytes(abs(slack))} {side} the budget)"
 
 
 def _step_text(step: StepInfo) -> str:

@@ -152,3 +152,9 @@ def test_the_command_prints_facts_as_json(
     assert [u["unit"] for u in facts["units"]] == ["h.2", "h.3", "h.4", "h.5"]
     assert facts["units"][0]["after"] is None
     assert facts["units"][0]["before"]["given_up_bytes"] == 3 * MIB
+
+
+def test_plans_for_different_models_are_said_to_be_that() -> None:
+    text = diff_text(compare(PLAN, replace(PLAN, model_class="Other", budget_bytes=280 * MIB)))
+    assert text.splitlines()[0] == "The plans are for different models: Net before, Other after"
+    assert "budget  300.0 MiB -> 280.0 MiB" in text

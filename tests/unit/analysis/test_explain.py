@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from graphs import chain, residual_chain
 
-from planner.analysis.explain import explain
+from planner.analysis.explain import explain, near_names
 from planner.cli import main
 from planner.errors import UnknownUnitError
 from planner.graph import Graph, resolve, simulate
@@ -104,10 +104,10 @@ def test_an_unknown_unit_is_named_with_its_neighbours() -> None:
     ("kept", "word"),
     [
         (Kept("a/mm/0", 8, True, 1 << 20, 5_000), "5.00 us per MiB"),
-        (Kept("a/mm/0", 8, True, 0, 5_000), "holds it anyway"),
+        (Kept("a/mm/0", 8, True, 0, 5_000), "stays in memory anyway"),
         (Kept("a/mm/0", 8, False, 0, 5_000), "5.00 us more"),
         (Kept("a/mm/0", 8, False, 0, 0), "outside the segment"),
-        (Kept("a/mm/0", 8, True, 0, 0, possible=False), "cannot be made again"),
+        (Kept("a/mm/0", 8, True, 0, 0, possible=False), "cannot be recomputed"),
     ],
 )
 def test_reasons_read_as_sentences(kept: Kept, word: str) -> None:
@@ -128,3 +128,16 @@ def test_the_command_prints_text_and_json(
     assert facts["unit"] == UNITS[1]
     assert [b["name"] for b in facts["budgets"]] == ["10% less", "as planned", "10% more"]
     assert main(["explain", files[0], "nobody", "--profile", files[1]]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("nope", ()),
+        ("h.O", ("h.0",)),
+        ("mlp", ("h.0.mlp", "h.1.mlp")),
+        ("h.1.mpl", ("h.1.mlp", "h.0.mlp")),
+    ],
+)
+def test_names_are_offered_only_when_they_are_near(name: str, near: tuple[str, ...]) -> None:
+    assert near_names(name, ["wte", "wpe", "h.0", "h.0.mlp", "h.1.mlp"]) == near

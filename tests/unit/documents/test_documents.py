@@ -133,6 +133,12 @@ def test_loading_a_plan_imports_neither_torch_nor_jsonschema(tmp_path: Path) -> 
     assert run.returncode == 0
 
 
+def test_reprs_are_one_short_line_however_large_the_document() -> None:
+    plan, profile = repr(PLAN), repr(big_profile(1000))
+    assert plan == "<Plan for Net: 3 segments, peak 290.0 MiB, budget 300.0 MiB>"
+    assert profile == "<Profile of Net: 1,000 ops, peak 9.0 MiB, step 4.00 us>"
+
+
 # ---------------------------------------------------------------- schema
 
 
