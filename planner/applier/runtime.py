@@ -221,7 +221,7 @@ class Runtime:
             _thread.closed.append(tape)
         if _thread.saving > 1 and number not in self.parted:
             self.parted.add(number)
-            warn_of_parts(segment_label(self.plan.segments[number]))
+            warn_of_parts(segment_name(self.plan.segments[number]))
 
     def _later_part(self, number: int, part: int) -> Recipe:
         parts = self.parts.setdefault(number, [])
@@ -243,7 +243,7 @@ class Runtime:
             kept.setdefault(op, set()).add(output)
         cut_depths = {cut.at: cut.depth for cut in segment.cuts}
         return Recipe(
-            segment_label(segment),
+            segment_name(segment),
             self.replayed,
             keeps=(lambda address, output: output in kept.get(address, ())) if kept else None,
             keep_all=keep_all,
@@ -276,7 +276,7 @@ def _clear_away() -> None:
     remove_strays(Tape, _thread.tape)
 
 
-def segment_label(segment: Segment) -> str:
+def segment_name(segment: Segment) -> str:
     """How messages name a segment: its unit, or its first and last."""
     start, end = segment.start.unit, segment.end.unit
     return start or "(model)" if start == end else f"{start or '(model)'} .. {end or '(model)'}"

@@ -14,19 +14,19 @@ from planner.documents import Plan
 from planner.errors import InvalidInputsError
 
 if TYPE_CHECKING:
-    from planner.online.handle import LiveHandle
+    from planner.online.handle import OnTheFlyHandle
 
 
 @overload
 def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle: ...
 @overload
-def apply(model: nn.Module, *, budget_mb: float | str) -> LiveHandle: ...
+def apply(model: nn.Module, *, budget_mb: float | str) -> OnTheFlyHandle: ...
 def apply(
     model: nn.Module,
     plan: Plan | str | PathLike[str] | None = None,
     *,
     budget_mb: float | str | None = None,
-) -> Handle | LiveHandle:
+) -> Handle | OnTheFlyHandle:
     """Install a plan on a model, or plan for a budget while the model trains.
 
     The model stays the same object, with the same class, module names, `state_dict` keys,
@@ -63,6 +63,6 @@ def apply(
     if plan is not None:
         return applier.apply(model, plan)
     budget = parse_budget(budget_mb)
-    from planner.online.handle import LiveHandle  # brings the search with it
+    from planner.online.handle import OnTheFlyHandle  # brings the search with it
 
-    return LiveHandle(model, budget)
+    return OnTheFlyHandle(model, budget)

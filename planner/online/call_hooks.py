@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from planner.online.on_the_fly import OnTheFly
 
 
-class LiveGate(Gate):
+class CallGate(Gate):
     """Tells the planning that the model is entered or left; without one, nothing."""
 
     def __init__(self, planning: OnTheFly | None = None) -> None:
         self.planning = planning
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LiveGate:
+    def __deepcopy__(self, memo: dict[int, Any]) -> CallGate:
         return type(self)()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
 
 
-class LiveEnterGate(LiveGate):
+class CallEnterGate(CallGate):
     """Forward pre-hook of the model."""
 
     def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class LiveEnterGate(LiveGate):
             self.planning.entered(module, args, kwargs)
 
 
-class LiveExitGate(LiveGate):
+class CallExitGate(CallGate):
     """Forward hook of the model, called on errors too."""
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:

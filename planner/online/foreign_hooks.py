@@ -1,8 +1,8 @@
-"""Hooks of others while a model that trains is run on fakes: they must not notice.
+"""The user's hooks while a model that trains runs on fake tensors: their effects are undone.
 
 They have to run, since some of them compute (weight norm, `enable_input_require_grads`). But many
-only look on, and count or log what they see: what they raise about a tensor without content is
-passed over, and what they wrote down is taken back.
+only observe, and count or log what they see: what they raise about a tensor without content is
+ignored, and what they wrote is restored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTAINERS = (list, dict, set, deque)
 
 
 @contextmanager
-def unnoticed(model: nn.Module, updater: Optimizer | None = None) -> Iterator[None]:
+def effects_undone(model: nn.Module, updater: Optimizer | None = None) -> Iterator[None]:
     """Let hooks on a model's units run without a trace, and those of optimizers not at all.
 
     Taken back are the contents of lists, dicts, sets and deques, and values that are replaced,

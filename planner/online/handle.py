@@ -18,7 +18,7 @@ from planner.training_step.checks import check_model
 _WRAPPERS = (DataParallel, DistributedDataParallel)
 
 
-class LiveHandle(Removable):
+class OnTheFlyHandle(Removable):
     """A model that trains under a budget; its plan is made on the way.
 
     Args:

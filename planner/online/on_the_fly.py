@@ -19,13 +19,13 @@ from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.applier.runtime import Runtime
 from planner.budget import Budget
 from planner.documents import Plan
-from planner.online.call_hooks import LiveEnterGate, LiveExitGate
-from planner.online.notices import News, out_of_sight
+from planner.online.call_hooks import CallEnterGate, CallExitGate
+from planner.online.notices import Notices, not_recordable
 from planner.online.optimizers import Updates, state_tensors
 from planner.online.plan_recorded import plan_from, profile_of
 from planner.online.recompute_all import recompute_all
 from planner.online.recorded_step import RecordedStep
-from planner.online.recording import Record, Recording
+from planner.online.recorder import LoopRecorder, RecordedLoop
 from planner.online.situation import Situation, situation_of
 from planner.training_step.call import Call
 
@@ -58,15 +58,15 @@ class OnTheFly:
         self.runtime = self._recompute
         self._runtime_hooks: list[Any] = install(model, self.runtime)
         self._known: list[_Known] = []
-        self._records: list[Record] = []
-        self._recording: Recording | None = None
+        self._records: list[RecordedLoop] = []
+        self._recorder: LoopRecorder | None = None
         self._updates = Updates(model, self.updated)
-        self._news = News()
+        self._notices = Notices()
         self._busy = False
         self._call: int | None = None  # mark of the training call that is under way
         self._depth = 0
-        enter = model.register_forward_pre_hook(LiveEnterGate(self), prepend=True, with_kwargs=True)
-        leave = model.register_forward_hook(LiveExitGate(self), always_call=True)
+        enter = model.register_forward_pre_hook(CallEnterGate(self), prepend=True, with_kwargs=True)
+        leave = model.register_forward_hook(CallExitGate(self), always_call=True)
         self._hooks: list[Any] = [enter, leave, self._updates]
 
     @property
@@ -103,26 +103,26 @@ class OnTheFly:
         self._depth -= 1
         if self._depth == 0:
             self._call = None
-            if self._recording is not None:
-                self._recording.left(output)
+            if self._recorder is not None:
+                self._recorder.left(output)
 
     def _gone(self, mark: int) -> None:
         """The frame of a call is gone; if the call was not left, it was interrupted."""
         if mark == self._call:
             self._call = None
-            if self._recording is not None:
-                self._recording.left(None)
+            if self._recorder is not None:
+                self._recorder.left(None)
 
     def updated(self) -> None:
         """An optimizer of the model has made its update."""
-        if self._recording is not None and not self._busy:
-            self._recording.step_over()
+        if self._recorder is not None and not self._busy:
+            self._recorder.step_over()
 
     # -- plans --------------------------------------------------------------------------------
 
     def _step_begins(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run the step, or what is left of it, under the plan for it, or record it."""
-        recording = self._recording
+        recording = self._recorder
         if recording is not None and recording.goes_on:
             recording.entered(args, kwargs)
             return
@@ -135,8 +135,8 @@ class OnTheFly:
             return
         self._use(self._recompute, model, args)
         self._parameters = list(model.parameters())
-        self._recording = Recording(model)
-        self._recording.entered(args, kwargs)
+        self._recorder = LoopRecorder(model)
+        self._recorder.entered(args, kwargs)
 
     def _runtime_for(self, model: nn.Module, now: Situation) -> Runtime | None:
         """The runtime that serves in this situation, made from a record if need be."""
@@ -150,26 +150,26 @@ class OnTheFly:
                 self._known = [*self._known, _Known(wanted, runtime)][-MOST_KEPT:]
                 return runtime
         if self._known and not any(k.situation.covers_shapes(now) for k in self._known):
-            self._news.larger(now)
+            self._notices.larger(now)
         return None
 
-    def _counting(self, record: Record, now: Situation) -> Situation:
+    def _counting(self, record: RecordedLoop, now: Situation) -> Situation:
         """A record's situation with what is there now, and with gradients if ever any persisted."""
         seen = (known.situation.gradient_bytes for known in self._known)
         most = max(now.gradient_bytes, *seen, 0)
         return replace(now, calls=tuple(record.script.calls), gradient_bytes=most)
 
-    def _planned(self, model: nn.Module, record: Record, wanted: Situation) -> Runtime:
+    def _planned(self, model: nn.Module, record: RecordedLoop, wanted: Situation) -> Runtime:
         """A runtime under the plan for a record; where none can be made, with all recomputed."""
         self._use(None, model, ())
         self._busy = True
         try:
             if record.script.problem:
-                raise out_of_sight(record.script.problem)
+                raise not_recordable(record.script.problem)
             step = self._step(model, record, wanted)
             self.plan = plan_from(profile_of(step, record.timer), self._budget, step)
         except Exception as error:
-            self._news.unplanned(model, error)
+            self._notices.unplanned(model, error)
             return self._recompute
         finally:
             self._busy = False
@@ -177,7 +177,7 @@ class OnTheFly:
         runtime.check_first()
         return runtime
 
-    def _step(self, model: nn.Module, record: Record, wanted: Situation) -> RecordedStep:
+    def _step(self, model: nn.Module, record: RecordedLoop, wanted: Situation) -> RecordedStep:
         """The recorded step, its update by the largest optimizer; the state of others counts."""
         by_size = self._updates.by_size()
         others = [state_tensors(other) for other in by_size[:-1]]
@@ -208,16 +208,16 @@ class OnTheFly:
             self._runtime_hooks = install(model, runtime)
             RootEnterGate(runtime, "")(model, args)
 
-    def _end_recording(self, recording: Recording) -> None:
-        self._recording = None
+    def _end_recording(self, recording: LoopRecorder) -> None:
+        self._recorder = None
         record = recording.end()
         if record.script.calls and recording.is_whole:
             self._records = [*self._records, record][-MOST_KEPT:]
 
     def _drop_recording(self) -> None:
-        if self._recording is not None:
-            self._recording.end()
-            self._recording = None
+        if self._recorder is not None:
+            self._recorder.end()
+            self._recorder = None
 
 
 def _trains(model: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""The optimizers of a model, which make themselves known by their first update."""
+"""The optimizers of a model, found by their first update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Optimizer = torch.optim.Optimizer
 
 
 class Updates:
-    """Hears of every update in the process and remembers whose parameters are the model's.
+    """Sees every optimizer update in the process and remembers those of the model's parameters.
 
     Args:
         model: the model.
@@ -32,13 +32,13 @@ class Updates:
         def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             found = there()
             if found is not None:
-                found._heard(optimizer)
+                found.on_update(optimizer)
 
         self._hook = register_optimizer_step_post_hook(hook)
         weakref.finalize(self, self._hook.remove)
 
     def remove(self) -> None:
-        """Hear no more."""
+        """Take the hook off."""
         self._hook.remove()
 
     def ids(self) -> frozenset[int]:
@@ -50,7 +50,8 @@ class Updates:
         alive = [found for ref in self._found.values() if (found := ref()) is not None]
         return sorted(alive, key=_state_bytes)
 
-    def _heard(self, optimizer: Optimizer) -> None:
+    def on_update(self, optimizer: Optimizer) -> None:
+        """Remember an optimizer of the model, which has just made an update."""
         known, model = self._found.get(id(optimizer)), self._model()
         if known is None or known() is not optimizer:
             if model is None or not _holds(optimizer, model):

@@ -13,7 +13,7 @@ from planner.estimate.fake_profile import build_fake_profile
 from planner.memory.allocator import allocated_bytes, blocks_of, outside
 from planner.memory.allocator_settings import remarks
 from planner.memory.rounding import UNSPLIT_BYTES
-from planner.online.foreign_hooks import unnoticed
+from planner.online.foreign_hooks import effects_undone
 from planner.online.op_sizes import SizingTimer, with_sizes
 from planner.planning.offline import from_profile
 from planner.profiler.pooled import with_times
@@ -39,7 +39,7 @@ def profile_of(step: Step, timer: SizingTimer) -> Profile:
         InvalidModelError: it has tensors that cannot be fake.
     """
     device = model_device(step.model)
-    with unnoticed(step.model, step.optimizer):
+    with effects_undone(step.model, step.optimizer):
         profile = build_fake_profile(step, cost_model_for(device))
     return with_times(with_others(with_sizes(profile, timer), device), timer)
 

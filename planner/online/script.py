@@ -68,7 +68,7 @@ class Script:
         actions: in order.
         outside: stand-ins for tensors from outside, by number.
         names: parameters and buffers of the model that were used directly, by number.
-        held: values that the loop still held when backward was over.
+        live_at_end: values that the loop still referred to when backward was over.
         calls: the tensors among the arguments of each call of the model.
         autocast: as a profile names it, at the model's first call.
         problem: why the step cannot be played again, empty where it can.
@@ -78,7 +78,7 @@ class Script:
     actions: list[Action] = field(default_factory=list)
     outside: dict[int, torch.Tensor] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    held: set[int] = field(default_factory=set)
+    live_at_end: set[int] = field(default_factory=set)
     calls: list[tuple[TensorSpec, ...]] = field(default_factory=list)
     autocast: str = ""
     problem: str = ""
@@ -93,12 +93,12 @@ class Script:
 
         Calls of the model on which no backward depends are none of the step's.
         """
-        wanted: set[int] = set()
+        needed: set[int] = set()
         for action in reversed(self.actions):
             changed = {*action.results, *(action.uses() if _writes(action) else ())}
-            action.needed = action.backward or bool(wanted & changed)
+            action.needed = action.backward or bool(needed & changed)
             if action.needed:
-                wanted |= action.uses()
+                needed |= action.uses()
         model_calls = [action for action in self.actions if action.function is None]
         pairs = zip(self.calls, model_calls, strict=False)
         self.calls = [call for call, action in pairs if action.needed]
@@ -178,7 +178,7 @@ def _last_uses(script: Script) -> dict[int, list[int]]:
         last.update(dict.fromkeys((*action.results, *action.uses()), number))
     found: dict[int, list[int]] = {}
     for value, number in last.items():
-        if value not in script.held and value not in script.outside:
+        if value not in script.live_at_end and value not in script.outside:
             found.setdefault(number, []).append(value)
     return found
 

@@ -1,4 +1,4 @@
-"""Writes the `Script` of a step while it runs: told of the model's calls, hears the rest."""
+"""Writes the `Script` of a step while it runs, from the model's hooks and a torch function mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.training_step.step import autocast_dtype, model_device
 from planner.training_step.tree import tensors_with_paths
 
 MOST_ACTIONS = 10_000
-"""A step with more calls between forward and backward is none: the loop never comes to backward."""
+"""With more calls between forward and backward, the loop is taken to have no backward."""
 
 _UNSEEN = (
     "the loss is computed by code that torch functions do not show, such as a"
@@ -47,7 +47,7 @@ class ScriptWriter:
     # -- the model's calls --------------------------------------------------------------------
 
     def model_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is called: what it does inside is not listened to."""
+        """The model is called: what it does inside is not written down."""
         self.stop_listening()
         script = self.script
         if not script.calls:
@@ -56,11 +56,11 @@ class ScriptWriter:
         self._add(None, args, kwargs)
 
     def model_returned(self, output: Any) -> None:
-        """The call returned: from here on, listen."""
+        """The call returned: from here on, torch functions are written down."""
         if self.script.problem:
             return
         self._note_results(self.script.actions[-1], output)
-        self._mode = TailMode(self._heard)
+        self._mode = TailMode(self._on_function)
         self._mode.open()
 
     @property
@@ -86,9 +86,9 @@ class ScriptWriter:
 
     # -- what runs in between -----------------------------------------------------------------
 
-    def _heard(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _on_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         action = None
-        if not self.script.problem and _is_wanted(func) and self._follows((args, kwargs)):
+        if not self.script.problem and _can_make_a_tensor(func) and self._follows((args, kwargs)):
             action = self._add(func, args, kwargs)
             self._faker = Faker() if func in BACKWARDS else self._faker
         try:
@@ -103,7 +103,7 @@ class ScriptWriter:
             return result
         if func in BACKWARDS or _ends_a_step(func, kwargs):
             action.backward = True
-            self.script.held = set(self._numbers.values())
+            self.script.live_at_end = set(self._numbers.values())
         if func not in BACKWARDS:
             self._note_results(action, result)
         return result
@@ -188,8 +188,8 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _is_wanted(func: Callable[..., Any]) -> bool:
-    """Whether a call can make a tensor: attributes that only tell something are passed over."""
+def _can_make_a_tensor(func: Callable[..., Any]) -> bool:
+    """Whether a call can make a tensor: reading an attribute such as `shape` is skipped."""
     if func.__name__ == "__set__":
         return False
     if func.__name__ == "__get__":

@@ -1,4 +1,4 @@
-"""Sees the torch functions that run between the model's forward and the end of backward.
+"""A torch function mode for what runs between the model's forward and the end of backward.
 
 The model's hooks say when the forward is over, and the rest of the step is the training loop's own
 code, in which nothing of ours runs; so a `TorchFunctionMode` stays open until the next hook.
@@ -23,28 +23,28 @@ from torch.overrides import (
 )
 from torch.utils._device import DeviceContext
 
-Heard = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class TailMode(TorchFunctionMode):
-    """Hands every torch function that is called to `heard`, which runs it.
+    """Hands every torch function that is called to `handler`, which runs it.
 
     While torch asks a mode it keeps it off the stack and puts it back afterwards, so the mode can
     be closed at any moment but leaves the stack only at `remove`, called from elsewhere.
     """
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, handler: Handler) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self._heard: Heard | None = heard
+        self._handler: Handler | None = handler
         self._thread = threading.get_ident()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one function, heard or, once closed, not."""
-        if torch.compiler.is_compiling() or self._heard is None:  # the compiler traces this, too
+        """Run one function, by the handler until the mode is closed."""
+        if torch.compiler.is_compiling() or self._handler is None:  # the compiler traces this, too
             return func(*args, **(kwargs or {}))
-        return self._heard(func, args, kwargs or {})
+        return self._handler(func, args, kwargs or {})
 
     def open(self) -> None:
         """Put the mode below all others of this thread."""
@@ -53,8 +53,8 @@ class TailMode(TorchFunctionMode):
         _put_back(above)
 
     def close(self) -> None:
-        """Listen no more."""
-        self._heard = None
+        """Stop handling functions."""
+        self._handler = None
 
     def remove(self) -> None:
         """Close the mode and take it off the stack, when called in its own thread."""

@@ -44,7 +44,7 @@ from planner.planning.refine import (
     TooHigh,
     refine,
 )
-from planner.planning.timed_step import backward_of, own_ops, plain_time_ns, watch
+from planner.planning.timed_step import backward_of, own_ops, plain_time_ns, time_planned_step
 from planner.profiler.forwards import Forward, backwards_in, run_forward
 from planner.profiler.pooled import with_op_times
 from planner.profiler.timing import OpTimer
@@ -164,7 +164,7 @@ class _CappedRuns:
     def with_backward(self, profile: Profile, plan: Plan) -> Profile:
         """Return the profile with the times and workspaces of backward in a planned step."""
         try:
-            seen = watch(self.step, plan, self.workspaces)
+            seen = time_planned_step(self.step, plan, self.workspaces)
         except Exception as error:
             _check_is_memory(error)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from planner.applier.runtime import segment_label
+from planner.applier.runtime import segment_name
 from planner.documents import Exclusion, Plan, UnitCall
 from planner.errors import ReplayError
 from planner.graph import Graph, Span, resolve
@@ -55,7 +55,7 @@ def names_of(exclusions: Iterable[Exclusion]) -> str:
 
 
 def _spans(graph: Graph, plan: Plan, label: str) -> tuple[Span, ...]:
-    return resolve(graph, [s for s in plan.segments if segment_label(s) == label])
+    return resolve(graph, [s for s in plan.segments if segment_name(s) == label])
 
 
 def _units_in(graph: Graph, spans: Iterable[Span]) -> Iterator[str]:

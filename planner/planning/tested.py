@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.applier.runtime import segment_label
+from planner.applier.runtime import segment_name
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
 from planner.errors import InfeasibleBudgetError, ReplayError
 from planner.graph import Graph
@@ -180,4 +180,4 @@ class _Tested:
 def _without(plan: Plan, faults: Sequence[Fault]) -> Plan:
     """Return the plan without the segments at fault."""
     wrong = {fault.segment for fault in faults}
-    return replace(plan, segments=tuple(s for s in plan.segments if segment_label(s) not in wrong))
+    return replace(plan, segments=tuple(s for s in plan.segments if segment_name(s) not in wrong))

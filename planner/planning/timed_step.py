@@ -1,4 +1,4 @@
-"""A planned step, watched op by op: the times and the workspaces of the plain step's own ops.
+"""A planned step, timed op by op: the times and the workspaces of the plain step's own ops.
 
 The forward of a planned step runs the very ops of the plain one; in backward, replays stand
 between them, where the graph says. Used by `planner.planning.capped`.
@@ -29,14 +29,14 @@ _COPYING = ("aten.empty.", "aten.set_.", "aten.copy_.", "aten.clone.")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A planned step: what each of its ops took, and how long all of it takes unwatched."""
+class TimedStep:
+    """A planned step: what each of its ops took, and how long the step takes without timers."""
 
     ops: OpTimer
     step_ns: int
 
 
-def watch(step: Step, plan: Plan, workspaces: Workspaces | None = None) -> Seen:
+def time_planned_step(step: Step, plan: Plan, workspaces: Workspaces | None = None) -> TimedStep:
     """Run a planned step a few times, once with every op timed and, where it can be, measured."""
     device = model_device(step.model)
     timer = OpTimer(device, workspaces or workspaces_of(device))
@@ -44,7 +44,7 @@ def watch(step: Step, plan: Plan, workspaces: Workspaces | None = None) -> Seen:
         with from_same_state(step), timer:
             step.run()
         steps_ns = [measure_time(step) for _ in range(RUNS)]
-    return Seen(timer, min(steps_ns))
+    return TimedStep(timer, min(steps_ns))
 
 
 def own_ops(graph: Graph, plan: Plan, names: Sequence[str]) -> dict[int, int]:

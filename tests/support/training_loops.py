@@ -11,7 +11,7 @@ from torch import nn
 
 import planner
 from planner.memory.meter import meter_for, step_tensors
-from planner.online.handle import LiveHandle
+from planner.online.handle import OnTheFlyHandle
 
 MIB = 2**20
 
@@ -41,7 +41,7 @@ class Run:
 
     losses: list[float] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
-    handle: LiveHandle | None = None
+    handle: OnTheFlyHandle | None = None
 
 
 Step = Callable[[nn.Module, torch.Tensor], torch.Tensor]

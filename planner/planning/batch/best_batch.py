@@ -2,26 +2,30 @@
 
 A plan lets a larger batch fit, and a larger batch may use the device better; or it may not, and the
 plain batch is best. All sizes are predicted, from the profiles of a few (`predict`); the few best
-are run and measured (`measure`).
+are run and measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from planner.applier.running import applied
+from planner.applier.runtime import Runtime
 from planner.budget import parse_bytes
+from planner.documents import Plan, Profile
 from planner.errors import InfeasibleBudgetError
 from planner.planning.batch.choice import BatchChoice, BatchRow
-from planner.planning.batch.measure import Held, held, times_ns
 from planner.planning.batch.predict import Predictions
+from planner.planning.tested import plan_tested
 from planner.search.holders import holders
 from planner.search.solve import floor
 from planner.training_step.step import Step, make_step
+from planner.verifier.measure import measure_peak, measure_time
 
 MEASURED = 3
 """Batch sizes that are run; beside them the largest plain one."""
@@ -66,14 +70,14 @@ def best_batch(
     fitting = [row for row in rows.values() if row.fits]
     if not fitting:
         raise _infeasible(predictions, budget)
-    found: dict[int, Held] = {}
+    found: dict[int, FittingBatch] = {}
     for row in _worth_running(fitting):
-        candidate = held(step_of(row.batch_size), predictions.profile(row.batch_size), budget)
+        candidate = _fitting(step_of(row.batch_size), predictions.profile(row.batch_size), budget)
         if candidate is not None:
             found[row.batch_size] = candidate
     if not found:
         raise _infeasible(predictions, budget)
-    for size, time_ns in zip(found, times_ns(list(found.values()), repeats), strict=True):
+    for size, time_ns in zip(found, _least_times_ns(list(found.values()), repeats), strict=True):
         rows[size] = replace(
             rows[size],
             measured_peak_bytes=found[size].plan.measured_peak_bytes,
@@ -107,3 +111,42 @@ def _infeasible(predictions: Predictions, budget_bytes: int) -> InfeasibleBudget
     return InfeasibleBudgetError(
         budget_bytes=budget_bytes, min_peak_bytes=lowest, holders=holders(graph, spans)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FittingBatch:
+    """A plan that was run at its batch size and stayed within the budget; what it recorded."""
+
+    step: Step
+    plan: Plan
+    runtime: Runtime
+
+
+def _fitting(step: Step, profile: Profile, budget_bytes: int) -> FittingBatch | None:
+    """Return a plan that was measured within the budget, or None where there is none.
+
+    Args:
+        step: the step at this batch size.
+        profile: its profile, measured or scaled.
+        budget_bytes: the budget.
+    """
+    try:
+        plan = plan_tested(step, replace(profile, step=step.describe()), budget_bytes)
+    except InfeasibleBudgetError:
+        return None
+    found = FittingBatch(step, plan, Runtime(plan))
+    with applied(step.model, found.runtime):
+        peak = max(measure_peak(step) for _ in range(2))
+    if peak > budget_bytes:
+        return None
+    return replace(found, plan=replace(plan, measured_peak_bytes=peak))
+
+
+def _least_times_ns(candidates: Sequence[FittingBatch], rounds: int) -> list[int]:
+    """Return each candidate's least time of a step; all run in turn, so that drift hits all."""
+    best: list[list[int]] = [[] for _ in candidates]
+    for _ in range(max(1, rounds)):
+        for times, candidate in zip(best, candidates, strict=True):
+            with applied(candidate.step.model, candidate.runtime):
+                times.append(measure_time(candidate.step))
+    return [min(times) for times in best]

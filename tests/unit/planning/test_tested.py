@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from planner.applier.runtime import segment_label
+from planner.applier.runtime import segment_name
 from planner.documents import Exclusion, Plan, Profile
 from planner.errors import InfeasibleBudgetError, ReplayError
 from planner.graph import Graph
@@ -198,7 +198,7 @@ def test_only_what_changes_the_plan_is_left_out() -> None:
     graph = Graph.of(profile_of(step))
     plan = from_profile(graph.profile, part_of(graph.profile, 50), graph=graph)
     segment = plan.segments[0]
-    label = segment_label(segment)
+    label = segment_name(segment)
     assert segment.start.unit != segment.end.unit
 
     def left_out(unit: str, label: str = label) -> list[str]:
@@ -226,7 +226,7 @@ def test_each_exclusion_changes_the_plan(percent: int) -> None:
     budget = part_of(graph.profile, percent)
     plans, exclusions = [best(graph, budget, [])], list[Exclusion]()
     while plans[-1].segments:
-        faults = [Fault(segment_label(segment), "", "why") for segment in plans[-1].segments]
+        faults = [Fault(segment_name(segment), "", "why") for segment in plans[-1].segments]
         found = exclusions_for(graph, plans[-1], faults)
         if not found:
             break

@@ -15,14 +15,14 @@ from planner.training_step.step import model_device
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One step that ran."""
+class RecordedLoop:
+    """One step of the loop that ran: what it called, and the times and sizes of its ops."""
 
     script: Script
     timer: SizingTimer
 
 
-class Recording:
+class LoopRecorder:
     """A step that is being recorded, from the model's first call to the next step.
 
     Whatever ends a call of the model, also an error or an interrupt, stops the clock, and a call
@@ -68,7 +68,7 @@ class Recording:
         if self.is_whole:
             self._writer.stop_listening()
 
-    def end(self) -> Record:
+    def end(self) -> RecordedLoop:
         """Take everything off torch's stacks and return what was recorded."""
         remove_mode(self._timer)
-        return Record(self._writer.finish(), self._timer)
+        return RecordedLoop(self._writer.finish(), self._timer)
