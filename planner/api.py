@@ -117,7 +117,7 @@ def plan(
         search: "auto", "dp" or "milp"; `Measured(trials=50, ...)` also measures steps under the
             best plan's neighbours, and returns the fastest.
         save: patterns of units whose saved tensors always stay.
-        recompute: patterns of units whose saved tensors are always given up.
+        recompute: patterns of units whose saved tensors are always recomputed.
         never: ops that are never replayed, as "lib::op"; their results stay in memory.
         capped: run nothing that needs more memory than the budget, the plain step included, and
             compare replays with checksums of their originals. This is also done where the plain

@@ -1,4 +1,4 @@
-"""Does this plan fit this model? Asked by `apply`, `verify` and `planner check`."""
+"""Checks that a plan fits a model; used by `apply`, `verify` and `planner check`."""
 
 from __future__ import annotations
 

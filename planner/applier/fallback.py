@@ -1,7 +1,7 @@
 """The fallback runtime: torch's own `checkpoint(use_reentrant=False)` on one unit, by hooks.
 
 For units that replay cannot serve and for which running the forward again was shown to be right.
-The traps of that mechanism hold here (module code, hooks and side effects run twice), which is why
+The limits of that mechanism hold here (module code, hooks and side effects run twice), which is why
 a plan uses it only after a probe, and says so.
 """
 

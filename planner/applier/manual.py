@@ -1,4 +1,4 @@
-"""Plans written by hand: whole units given up, as `torch.utils.checkpoint` would be used."""
+"""Plans written by hand: whole units recomputed, as `torch.utils.checkpoint` would be used."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from planner.training_step.fingerprint import fingerprint
 def manual_plan(
     model: nn.Module, units: Sequence[str], *, keep_all: bool = False, runtime: Runtime = "replay"
 ) -> Plan:
-    """Return a plan that gives up everything inside each named unit, at each of its calls.
+    """Return a plan that recomputes everything inside each named unit, at each of its calls.
 
     Nothing is measured or predicted; use `plan` for that. Units that cannot be hooked
     (ScriptModules) are excluded.
 
     Args:
         units: qualified names, none inside another.
-        keep_all: record the units but give nothing up (to measure the recording alone).
+        keep_all: record the units but drop nothing (to measure the recording alone).
         runtime: "replay", or "checkpoint" for torch's own recomputation (the fallback).
 
     Raises:

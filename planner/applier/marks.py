@@ -1,9 +1,9 @@
-"""Notices that a call is over although no hook said so.
+"""Marks on the stack: a module call is over although no hook ran.
 
 Modules run their `always_call` hooks for every `Exception`, but not for a KeyboardInterrupt or a
 SystemExit. A mark is put among the local variables of the call's frame; when the frame goes, with
-whatever exception and its traceback, so does the mark, and says so. Where somebody keeps the
-traceback, `marks_on_stack` still tells which calls are really under way.
+whatever exception and its traceback, so does the mark, which then calls back. Where somebody keeps
+the traceback, `marks_on_stack` still shows which calls are really under way.
 """
 
 from __future__ import annotations

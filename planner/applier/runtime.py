@@ -78,7 +78,7 @@ class Runtime:
         return Runtime, (self.plan,)
 
     def audit(self, by_digest: bool = False) -> None:
-        """Audit every run from now on; `findings` tells what differed.
+        """Audit every run from now on; `findings` lists what differed.
 
         Args:
             by_digest: by checksums, which need no memory, when backward asks.
@@ -172,7 +172,7 @@ class Runtime:
         """The edge of a sharded unit: an open segment stops here, or goes on (see `sharded`)."""
         if _thread.owner is not self:
             return
-        self._stop_listening(learn=True)
+        self._stop_recording(learn=True)
         if goes_on and _replay_can_serve():
             _thread.part += 1
             tape = Tape(self._later_part(_thread.segment, _thread.part))
@@ -194,7 +194,7 @@ class Runtime:
             return
         segment, calls = self.plan.segments[number], _thread.calls.get(id(self))
         if not calls and segment.start.unit != segment.end.unit:
-            return  # a unit is called by itself: who knows whether the end ever comes
+            return  # a unit is called by itself: the segment's end may never be reached
         if _thread.owner is not None:
             if _thread.owner is not self and _thread.home in marks_on_stack():
                 return
@@ -207,11 +207,11 @@ class Runtime:
 
     def _close(self, learn: bool) -> None:
         try:
-            self._stop_listening(learn)
+            self._stop_recording(learn)
         finally:
             _thread.segment, _thread.owner = -1, None
 
-    def _stop_listening(self, learn: bool) -> None:
+    def _stop_recording(self, learn: bool) -> None:
         tape, number = _thread.tape, _thread.segment
         _thread.tape = None
         if tape is None:

@@ -2,10 +2,10 @@
 
 WHOLE PARAMETERS   fully sharded data parallelism (`FullyShardedDataParallel`, `fully_shard`)
                   gathers a unit's parameters before its forward and again before its backward,
-                  and frees the memory in between. What is given up within a unit is asked for in
+                  and frees the memory in between. What is dropped within a unit is unpacked in
                   that unit's backward, when its parameters are there; those of any other unit may
                   be gone, or still on their way (the next one's are fetched ahead). So no replay
-                  reaches across the edge of a sharded unit, and no tape listens while a unit
+                  reaches across the edge of a sharded unit, and nothing is recorded while a unit
                   gathers or frees. The collectives are the wrapper's alone, in its own order.
 
 A segment that holds such edges is closed at each and goes on behind it: it keeps what crosses the

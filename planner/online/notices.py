@@ -19,7 +19,7 @@ class Notices:
         self._given: set[str] = set()
 
     def larger(self, now: Situation) -> None:
-        """Inputs have grown past those planned for."""
+        """Warn that inputs have grown past those planned for."""
         shapes = ", ".join(f"{spec.path} {list(spec.shape)}" for spec in now.calls[0])
         self._warn(
             "this step's inputs are larger than those planned for: it runs with every block"
@@ -30,7 +30,7 @@ class Notices:
         )
 
     def unplanned(self, model: nn.Module, error: Exception) -> None:
-        """No plan could be made."""
+        """Warn that no plan could be made."""
         known = error if isinstance(error, PlannerError) else PlannerError(repr(error))
         self._warn(
             f"no plan could be made for this {type(model).__name__} while it trains; it goes on"

@@ -1,6 +1,6 @@
 """The sizes of what ops make, seen while they are timed: a kernel may take more than its fake.
 
-The first step runs for real anyway, so that its sizes come for nothing and win over those of fakes.
+The first step runs for real anyway; its sizes cost nothing more and replace those of fakes.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def plan_from(profile: Profile, budget: Budget, step: Step) -> Plan:
 
 
 def _doubts(profile: Profile, step: Step) -> tuple[str, ...]:
-    """What may make the peak another one than was predicted, where an allocator counts."""
+    """Notes on what may make the peak differ from the prediction, where an allocator counts."""
     blocks = blocks_of(model_device(step.model))
     if blocks is None:
         return ()
@@ -68,7 +68,7 @@ def with_others(profile: Profile, device: torch.device) -> Profile:
     """Return a profile with what else lives on a device between steps.
 
     Other models, workspaces of libraries, and results of the step before that the loop still holds.
-    The allocator tells, where it counts.
+    Known where the allocator counts.
     """
     others = outside(profile.storages, allocated_bytes(device), len(profile.ops))
     return replace(

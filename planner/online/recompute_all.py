@@ -9,7 +9,7 @@ closed by the next one.
 
 A GROUP BEGINS AT WEIGHTS    a segment holds its input until it is replayed. A layer with weights to
                   train saves its input anyway, so a group that begins there holds nothing beyond
-                  plain. One that began at an activation would hold what plain frees, and give up
+                  plain. One that began at an activation would hold what plain frees, and drop
                   no more than as much: the step could peak above plain.
 """
 
@@ -31,7 +31,7 @@ _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def recompute_all(model: nn.Module) -> Plan:
-    """Return the plan that gives up everything inside each block of a model."""
+    """Return the plan that recomputes everything inside each block of a model."""
     spans = list(block_spans(model)) or [("", "")]
     segments = tuple(
         Segment(Boundary(first, EVERY_CALL, "enter"), Boundary(last, EVERY_CALL, "exit"))

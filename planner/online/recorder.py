@@ -66,7 +66,7 @@ class LoopRecorder:
     def step_over(self) -> None:
         """The optimizer has made its update."""
         if self.is_whole:
-            self._writer.stop_listening()
+            self._writer.stop_writing()
 
     def end(self) -> RecordedLoop:
         """Take everything off torch's stacks and return what was recorded."""

@@ -30,8 +30,8 @@ _UNSEEN = (
 class ScriptWriter:
     """Writes one step, from the model's first call on.
 
-    Values are numbered in order of first sight and told apart by the tensor objects, which are not
-    kept alive.
+    Values are numbered in order of first sight. The tensor objects, which are not kept alive, stand
+    for the values.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,7 +48,7 @@ class ScriptWriter:
 
     def model_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called: what it does inside is not written down."""
-        self.stop_listening()
+        self.stop_writing()
         script = self.script
         if not script.calls:
             script.autocast = autocast_dtype(script.device)
@@ -71,14 +71,14 @@ class ScriptWriter:
 
     def finish(self) -> Script:
         """End the step and return its script."""
-        self.stop_listening()
+        self.stop_writing()
         self._faker = Faker()
         self._numbers = WeakIdKeyDictionary()  # type: ignore[no-untyped-call, unused-ignore]
         if not self.script.problem:
             self.script.cut_to_needed()
         return self.script
 
-    def stop_listening(self) -> None:
+    def stop_writing(self) -> None:
         """The step is over, or the model is called again."""
         if self._mode is not None:
             self._mode.remove()

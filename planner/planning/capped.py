@@ -1,11 +1,11 @@
 """Planning without ever running the plain step: nothing runs that needs more than the budget.
 
-Memory facts come from the fake step. A forward with everything given up, which fits wherever a plan
-does, checks them on the device and shows workspaces and times. A first plan then runs within the
-budget and shows the same of backward, and with all that the search is done again; the plan is
-measured and probed as always, by checksums, since originals would need memory. Where the device
-runs out of memory, plans that need less are tried, and at last estimates stay; the plan's notes say
-so.
+Memory facts come from a step on fake tensors. A forward with everything recomputed, which fits
+wherever a plan does, checks them on the device and shows workspaces and times. A first plan then
+runs within the budget and shows the same of backward, and with all that the search is done again;
+the plan is measured and probed as always, by checksums, since originals would need memory. Where
+the device runs out of memory, plans that need less are tried, and at last estimates stay; the
+plan's notes say so.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NEVER = "the plain step was never run"
 RAN_OUT = "the plain step ran out of memory"
 BY_DIGEST = "replays were compared with checksums of their originals"
 NO_FORWARD = (
-    "the device ran out of memory in a forward with everything given up: times are estimated, and"
+    "the device ran out of memory in a forward with everything recomputed: times are estimated, and"
     " sizes were not checked against the device"
 )
 SMALLER_PLAN = "the device ran out of memory under a plan for {}: this one needs less"
@@ -86,8 +86,8 @@ def plan_capped(
         budget: the most live bytes.
         method, pins: as for `planner.plan`.
         reason: the first note of the plan.
-        workspaces: measures what ops take inside themselves; by default what the device's
-            allocator tells.
+        workspaces: measures what ops take inside themselves; by default as the device's
+            allocator counts.
 
     Raises:
         InfeasibleBudgetError: no plan reaches the budget.
@@ -126,7 +126,7 @@ class _CappedRuns:
     def facts(self) -> Profile:
         """Return the fake step's profile with the facts and the times of a real forward.
 
-        The fake step is told what the real one was told about the content of tensors.
+        Where the real step read the content of a tensor, the fake one gets the same answer.
         """
         device = model_device(self.step.model)
         release_cached(device)
@@ -201,7 +201,7 @@ class _CappedRuns:
 
 @dataclass(slots=True)
 class _Capped:
-    """The policy: one profile, one set of wishes; nothing runs that should need too much.
+    """The policy: one profile, one set of pins; nothing runs that is predicted to need too much.
 
     Attributes:
         exclusions: what had to be left out so far; with another profile, too.
@@ -277,7 +277,7 @@ def _check_is_memory(error: Exception) -> None:
 
 
 def _with_others(profile: Profile, allocated: int) -> Profile:
-    """Return the profile with what else the device holds, told by what it holds between steps."""
+    """Return the profile with what else the device holds, which is what it holds between steps."""
     storages = (*profile.storages, *outside(profile.storages, allocated, len(profile.ops)))
     peak = peak_of(storages, len(profile.ops))
     return replace(profile, storages=storages, plain_peak_bytes=peak)

@@ -17,11 +17,11 @@ from planner.verifier.measure import Results, run_for_results, same_results
 
 USED = "torch's checkpoint is used instead: running the unit again was bit-equal"
 ONCE = "nor does torch's checkpoint: {} must not run twice"
-WRONG = "nor does torch's checkpoint: running the unit again differs"
+WRONG = "torch's checkpoint is no help: running the unit again differs"
 
 
 def unseen_units(profile: Profile) -> list[Exclusion]:
-    """Return the units in which autograd saves what replay cannot make: code that no tape sees.
+    """Return the units in which autograd saves what replay cannot make, as no op that ran made it.
 
     Of nested units the outermost numbered one is named (`layers.3`), a block as a rule.
     """
@@ -33,7 +33,7 @@ def unseen_units(profile: Profile) -> list[Exclusion]:
         if value.op < 0 and storage.category == "activation" and unit >= 0:
             name = block_around(profile, unit)
             op = profile.ops[storage.birth].name
-            reason = f"what its code makes is out of sight, from {op} on"
+            reason = f"autograd saves what no recorded op made, from {op} on"
             found.setdefault(name, Exclusion(name, reason))
     return list(found.values())
 

@@ -38,7 +38,7 @@ def probe(step: Step, plan: Plan, by_digest: bool = False) -> list[Fault]:
         step: the step that the plan is for.
         plan: the candidate.
         by_digest: compare checksums, which takes no more memory than the planned step; else
-            originals, which tells more (see `planner.replay.digest`).
+            originals, which shows more (see `planner.replay.digest`).
     """
     runtime = Runtime(plan)
     runtime.audit(by_digest)

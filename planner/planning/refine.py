@@ -120,10 +120,10 @@ def refine(policy: Policy, budget_bytes: int) -> Plan:
         plan, model_class = replace(plan, budget_bytes=budget_bytes), plan.model_class
         outcome = rounds.run(policy, plan)
         if isinstance(outcome, Accepted):
-            return rounds.told_in(outcome.plan)
+            return rounds.noted_in(outcome.plan)
         if isinstance(outcome, Fits):
             plan = replace(plan, measured_peak_bytes=outcome.peak_bytes)
-            return rounds.told_in(use_slack(plan, policy.search, rounds.peak_under(policy)))
+            return rounds.noted_in(use_slack(plan, policy.search, rounds.peak_under(policy)))
         if isinstance(outcome, SearchAgain):
             target = target if outcome.target_bytes is None else outcome.target_bytes
         elif infeasible is not None:
@@ -173,7 +173,7 @@ class Rounds:
 
         return run
 
-    def told_in(self, plan: Plan) -> Plan:
+    def noted_in(self, plan: Plan) -> Plan:
         """Return the plan with a note on the rounds, where there were several."""
         return replace(plan, notes=(*plan.notes, *rounds_note([*self.peaks.values()])))
 

@@ -110,7 +110,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Tested:
-    """The policy: one set of wishes, and what had to be excluded so far."""
+    """The policy: one set of pins, and what had to be excluded so far."""
 
     seen: _Seen
     graph: Graph

@@ -25,7 +25,7 @@ RUNS = 2
 
 
 _COPYING = ("aten.empty.", "aten.set_.", "aten.copy_.", "aten.clone.")
-"""What a tape runs of its own: copies of what an op is about to overwrite."""
+"""Ops of the engine itself: copies of what an op is about to overwrite."""
 
 
 @dataclass(frozen=True, slots=True)

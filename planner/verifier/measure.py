@@ -65,7 +65,7 @@ def run_for_results(step: Step, replayed: Callable[[], int] = lambda: 0) -> Resu
     """Run one step and return copies of what it computed.
 
     Args:
-        replayed: tells how many ops have been replayed so far.
+        replayed: returns how many ops have been replayed so far.
     """
     with from_same_state(step):
         before = replayed()

@@ -1,1 +1,1 @@
-"""The measured search at work: trials run on the model and are told to the study."""
+"""The measured search at work: trials run on the model, and their results go into the study."""

@@ -67,7 +67,7 @@ def plan_by_trials(
         profile: its profile.
         budget_bytes: most live bytes.
         limits: trials, time and storage.
-        pins: the user's wishes.
+        pins: units that the user wants saved or recomputed.
         bench: what runs plans; the step itself by default.
 
     Raises:

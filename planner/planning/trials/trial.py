@@ -1,4 +1,4 @@
-"""One trial: a point becomes a plan, the plan runs against the seed, the study is told.
+"""One trial: a point becomes a plan, which runs against the seed; the study gets the ratio.
 
 The value of a trial is a ratio: the least time of a step under its plan over the least time under
 the seed, both read in turn. So readings from noisy hours and from several machines compare.
@@ -101,7 +101,7 @@ class Trials:
             study.tell(trial, ratio)
 
     def known(self, point: Point, fits: bool = True) -> Known:
-        """Return what tells a point from others."""
+        """Return what distinguishes a point from others."""
         dropped, held = dropped_and_held(self.graph, self.points.spans(point))
         forecast = self.foresee(point)
         overhead = 0 if forecast is None else forecast.overhead_ns
