@@ -90,6 +90,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 register_cell("Plan", "planner.report.notebook", "plan_cell")
+register_cell("Profile", "planner.report.notebook", "profile_cell")
 register_cell("Frontier", "planner.report.notebook", "frontier_cell")
 
 

@@ -32,9 +32,11 @@ def write(document: Document) -> str:
     kind = type(document)
     with_tables = any(map(row_kind, hints(kind).values()))
     try:
-        text = (_one_row_a_line if with_tables else _indented)(
-            {"kind": kind.KIND} | plain(document)
-        )
+        content = {"kind": kind.KIND, **plain(document)}
+        if with_tables:
+            text = _one_row_a_line(content)
+        else:
+            text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise DocumentError(
             f"the {kind.__name__.lower()} cannot be written as JSON",
@@ -72,10 +74,6 @@ def _table(row: type, records: tuple[Any, ...]) -> dict[str, Any]:
         columns.pop()
     cells = (map(attrgetter(column), records) for column in columns)
     return {"columns": columns, "rows": list(zip(*cells, strict=True))}
-
-
-def _indented(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def _one_row_a_line(content: dict[str, Any]) -> str:

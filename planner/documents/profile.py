@@ -209,14 +209,9 @@ def _outside(column: str, rows: Sequence[object], low: Limit, high: Limit) -> It
         for j, number in enumerate(cell if are_lists else (cell,)):
             if not least <= number <= most:
                 place = f"{table}.rows[{i}].{name}" + f"[{j}]" * are_lists
-                yield Fault(place, number, _between(least, most))
+                limits = f"an integer from {least} to {most}"
+                yield Fault(place, number, limits if least <= most else "none: that list is empty")
 
 
 def _each(limit: Limit) -> Iterable[int]:
     return repeat(limit) if isinstance(limit, int) else limit
-
-
-def _between(low: int, high: int) -> str:
-    if high < low:
-        return "no entry here: the list it points into is empty"
-    return f"an integer from {low} to {high}"

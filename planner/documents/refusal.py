@@ -76,7 +76,7 @@ def explain(error: msgspec.ValidationError, kind: Any, top: object, source: str)
             field, hint = f"{field}[{index}]", get_args(hint)[0]
         else:  # an object, or a row of a table, whose cells are better known by their columns
             name = name or list(parts)[int(index)]
-            field, hint = f"{field}.{name}".lstrip("."), _bare(parts[name])
+            field, hint = f"{field}.{name}".lstrip("."), parts[name]
         value = value[int(index) if isinstance(value, list) else name]  # type: ignore[index]
     found, wanted = shown(value), (said or str(error)).removeprefix("Expected ")
     if get_origin(hint) is Literal:
@@ -90,11 +90,8 @@ def _parts(hint: Any) -> dict[str, Any] | None:
     """Return the fields of a struct, or None for another type."""
     if not isinstance(hint, type) or not issubclass(hint, msgspec.Struct):
         return None
-    return {part.name: part.type for part in msgspec.structs.fields(hint)}
-
-
-def _bare(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    bare = ((p.name, p.type) for p in msgspec.structs.fields(hint))
+    return {name: get_args(t)[0] if get_origin(t) is Annotated else t for name, t in bare}
 
 
 def _keys(value: dict[str, object], hint: Any) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""How a plan and a frontier show themselves in a notebook. Pure."""
+"""Plans, profiles and frontiers as output of a notebook cell. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from html import escape
 
 from planner.documents.frontier import Frontier
 from planner.documents.plan import Plan
+from planner.documents.profile import Profile
 from planner.report.html import frontier_section, lead, segments_html
 from planner.report.html_parts import cards
 from planner.report.style import STYLE
@@ -15,6 +16,11 @@ def plan_cell(plan: Plan) -> str:
     """Return a plan as HTML for one cell's output."""
     title = f"<h1>Recomputation plan for {escape(plan.model_class)}</h1>"
     return _cell(title + lead(plan) + cards(plan) + segments_html(plan))
+
+
+def profile_cell(profile: Profile) -> str:
+    """Return a profile as HTML for one cell's output."""
+    return _cell(f"<pre>{escape(str(profile))}</pre>")
 
 
 def frontier_cell(frontier: Frontier) -> str:

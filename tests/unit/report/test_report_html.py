@@ -152,6 +152,12 @@ def test_text_from_documents_is_escaped() -> None:
         assert evil in " ".join(read.words)
 
 
+def test_a_profile_shows_itself_in_a_notebook() -> None:
+    evil = "<script>alert(1)</script>"
+    shown = replace(PROFILE, model_class=evil)._repr_html_()
+    assert shown is not None and "plain peak" in shown and "<script>" not in shown
+
+
 @pytest.mark.parametrize(("dark", "wanted"), [(False, 4.5), (True, 4.5)])
 def test_text_has_enough_contrast(dark: bool, wanted: float) -> None:
     themes = re.findall(r"--ground:#.*?(?:;color|\})", STYLE, flags=re.S)
