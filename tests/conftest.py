@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from drawn import CI_EXAMPLES
 from engine_runs import assert_clean
 from hypothesis import HealthCheck, settings
 
-EXAMPLES = {"quick": 40, "ci": 200, "nightly": 2000}
-"""How many examples a drawn test gets. `HYPOTHESIS_PROFILE` chooses; `examples()` scales by it."""
+EXAMPLES = {"quick": CI_EXAMPLES // 5, "ci": CI_EXAMPLES, "nightly": CI_EXAMPLES * 10}
+"""How many examples a drawn test gets; `HYPOTHESIS_PROFILE` chooses."""
 
 for _name, _count in EXAMPLES.items():
     settings.register_profile(
         _name,
         max_examples=_count,
         deadline=None,
+        derandomize=_name == "quick",  # the same examples every time
         suppress_health_check=(
             HealthCheck.too_slow,
             HealthCheck.data_too_large,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import examples
 from engine_runs import assert_clean, assert_same, train
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -258,7 +259,7 @@ def test_random_modules_under_random_plans(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=settings.default.max_examples // 8, deadline=None)
+@examples(25)
 def test_random_modules_under_searched_plans(data: st.DataObject) -> None:
     """What `planner.plan` returns is right, and peaks at exactly the predicted byte."""
     net = data.draw(nets())

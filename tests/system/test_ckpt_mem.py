@@ -130,7 +130,7 @@ def test_full_size_peak_on_the_meta_device(budget_mb: float, profile: planner.Pr
         assert [peak_of_step(model, x) <= budget_mb * MIB for _ in range(2)] == [True, True]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_full_size(profile: planner.Profile) -> None:
     model, x = build(1024, 4096)
     plan = full_size_plan(model, 300, profile)

@@ -104,7 +104,7 @@ def test_the_plan_still_fits_the_model(
     assert main(["check", str(plan), f"{SCRIPT}:{name}"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
 def test_the_plan_still_holds(name: str, script: ModuleType) -> None:
     _, plan = documents(name)

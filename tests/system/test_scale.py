@@ -162,7 +162,7 @@ print(json.dumps([facts, floor, str(plans[0]), sum(p.numel() for p in model.para
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_seventy_billion_parameters_are_planned_on_a_laptop() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.run(

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from drawn import examples
 from graphs import StepBuilder, residual_chain, unet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
@@ -158,7 +159,7 @@ def test_a_curve_that_does_not_bend_has_no_knee(points: tuple[FrontierPoint, ...
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=20))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_a_knee_is_a_point_of_the_curve_below_its_chord(ratios: list[float]) -> None:
     points = curve(*enumerate(sorted(ratios, reverse=True), 1))
     knee = find_knee(points)

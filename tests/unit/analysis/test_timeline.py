@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from drawn import examples
 from graph_draws import steps
 from graphs import StepBuilder, chain, residual_chain, unet
-from hypothesis import given, settings
+from hypothesis import given
 
 from planner.analysis.stored_plan import graph_for, keep_reasons, predict, timeline
 from planner.documents.profile import Profile
@@ -45,7 +46,7 @@ def test_kinds_add_up_to_the_simulated_line(profile: Profile) -> None:
 
 
 @given(steps())
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_kinds_add_up_on_drawn_steps(drawn: tuple[StepBuilder, Profile]) -> None:
     check(drawn[1])
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from document_samples import PLAN, PROFILE, Document
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.documents import Plan, Profile
@@ -77,13 +78,13 @@ def damaged(draw: st.DrawFn) -> tuple[type[Document], str]:
 
 
 @given(damaged())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_damaged_values(case: tuple[type[Document], str]) -> None:
     reads_or_refuses(*case)
 
 
 @given(KINDS, st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_truncated_text(document: Document, data: st.DataObject) -> None:
     text = document.to_json()
     cut = data.draw(st.integers(0, len(text) - 3))  # without the last brace
@@ -92,7 +93,7 @@ def test_truncated_text(document: Document, data: st.DataObject) -> None:
 
 
 @given(KINDS, st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_text_with_pieces_moved_doubled_or_overwritten(
     document: Document, data: st.DataObject
 ) -> None:
@@ -103,14 +104,14 @@ def test_text_with_pieces_moved_doubled_or_overwritten(
 
 
 @given(KINDS, st.data())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_lines_in_another_order(document: Document, data: st.DataObject) -> None:
     lines = data.draw(st.permutations(document.to_json().splitlines()))
     reads_or_refuses(type(document), "\n".join(lines))
 
 
 @given(KINDS, st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_keys_in_any_order_mean_the_same(document: Document, random: Any) -> None:
     assert type(document).from_json(
         json.dumps(shuffled(json.loads(document.to_json()), random))
@@ -129,14 +130,14 @@ def shuffled(value: Any, random: Any) -> Any:
 
 
 @given(st.sampled_from([Plan, Profile]), st.text(max_size=40) | JSON.map(json.dumps))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_text(kind: type[Document], text: str) -> None:
     with pytest.raises(DocumentError):
         kind.from_json(text)
 
 
 @given(st.sampled_from([Plan, Profile]), st.integers(1, 300_000), st.sampled_from("[{"))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_deep_nesting(kind: type[Document], depth: int, bracket: str) -> None:
     opening, closing = ("[", "]") if bracket == "[" else ('{"a":', "}")
     for text in (opening * depth, opening * depth + "1" + closing * depth):
@@ -145,7 +146,7 @@ def test_deep_nesting(kind: type[Document], depth: int, bracket: str) -> None:
 
 
 @given(KINDS, st.integers(100, 100_000))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_deep_nesting_inside_a_document(document: Document, depth: int) -> None:
     nested = "[" * depth + "]" * depth
     text = document.to_json().replace('"0123abcd"', nested)
@@ -154,7 +155,7 @@ def test_deep_nesting_inside_a_document(document: Document, depth: int) -> None:
 
 
 @given(KINDS, st.integers(2, 10**30))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_a_future_version_is_refused_before_anything_else(document: Document, version: int) -> None:
     content = {"kind": json.loads(document.to_json())["kind"], "schema_version": version}
     with pytest.raises(DocumentError) as raised:

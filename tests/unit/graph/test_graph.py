@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from drawn import examples
 from graph_draws import span_sets, steps
 from graphs import StepBuilder, chain, residual_chain, unet
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planner.documents.plan import Boundary, Cut, Segment
@@ -111,7 +112,7 @@ def test_ops_that_save_their_result() -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_resolve_is_the_inverse_of_emit(data: st.DataObject) -> None:
     _, profile = data.draw(steps())
     graph = Graph.of(profile)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from drawn import examples
 from graph_draws import span_sets, steps
 from graph_oracle import Machine
 from graphs import StepBuilder, chain, residual_chain, unet
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planner.graph import Graph, IllegalSpanError, Span, simulate
@@ -16,7 +17,7 @@ from planner.graph.cost import REPLAY_OP_NS, TAPE_OP_NS, TAPE_SPAN_NS
 
 
 @given(st.data())
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_equals_the_machine(data: st.DataObject) -> None:
     step, profile = data.draw(steps())
     graph = Graph.of(profile)

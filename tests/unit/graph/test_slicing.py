@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from drawn import examples
 from graph_draws import steps
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.replay.slicing import FlowOp, Group, Slices, Step, slice_segment
@@ -76,7 +77,7 @@ def segments(draw: st.DrawFn) -> tuple[list[FlowOp[int]], list[int], set[int], l
 
 
 @given(segments(), st.randoms())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_programs_make_every_wanted_value(segment, random) -> None:  # type: ignore[no-untyped-def]
     ops, wanted, held, cuts, packs = segment
     slices = slice_segment(ops, wanted, held, cuts, packs)
@@ -91,7 +92,7 @@ def test_programs_make_every_wanted_value(segment, random) -> None:  # type: ign
 
 
 @given(segments())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_programs_do_no_needless_work(segment) -> None:  # type: ignore[no-untyped-def]
     ops, wanted, held, cuts, packs = segment
     slices = slice_segment(ops, wanted, held, cuts, packs)
@@ -117,7 +118,7 @@ def _check_each_step_is_read(ops: list[FlowOp[int]], group: Group[int]) -> None:
 
 
 @given(segments())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_without_cuts_there_is_one_group(segment) -> None:  # type: ignore[no-untyped-def]
     ops, wanted, held, _, _ = segment
     slices = slice_segment(ops, wanted, held)

@@ -71,7 +71,7 @@ def test_plain_peak_to_the_byte():
     assert step_peak(256, 0) == expected_plain_peak(256)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_plain_peak_at_full_size():
     assert step_peak(1024, 0) == expected_plain_peak(1024)
 

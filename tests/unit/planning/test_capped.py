@@ -238,7 +238,7 @@ sys.path[:0] = ["tests/support", "tests/unit/planning"]
 from test_capped import Block
 
 MIB = 2**20
-model = nn.Sequential(*(Block(32) for _ in range(10)))
+model = nn.Sequential(*(Block(32) for _ in range(5)))
 x = torch.randn(32768, 32)
 (model[0](x[:8])).sum().backward()  # start threads and libraries before the cap
 model.zero_grad(set_to_none=True)
@@ -246,7 +246,7 @@ small = nn.Sequential(*(Block(8) for _ in range(4)))  # and what planning import
 planner.plan(small, budget_mb="90%", inputs=torch.randn(64, 8), capped=True)
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-CAP = used + 220 * MIB
+CAP = used + 125 * MIB
 resource.setrlimit(resource.RLIMIT_AS, (CAP, CAP))
 try:
     model(x).sum().backward()
@@ -256,8 +256,8 @@ else:
     sys.exit("the plain step fits: the test shows nothing")
 model.zero_grad(set_to_none=True)
 for capped in (True, False):
-    plan = planner.plan(model, budget_mb=150, inputs=x, capped=capped)
-    assert plan.plain_peak_bytes > 270 * MIB, plan.plain_peak_bytes
+    plan = planner.plan(model, budget_mb=75, inputs=x, capped=capped)
+    assert plan.plain_peak_bytes > 155 * MIB, plan.plain_peak_bytes
     with planner.apply(model, plan):
         model(x).sum().backward()
     model.zero_grad(set_to_none=True)

@@ -274,7 +274,7 @@ root.dataset.charts = [...document.querySelectorAll("svg")]
 </script>"""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 @pytest.mark.parametrize("width", [500, 1200])
 def test_chromium_shows_the_figures_and_never_scrolls_sideways(tmp_path: Path, width: int) -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from drawn import examples
 from graph_draws import steps
 from graphs import StepBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.documents import Profile
@@ -30,7 +31,7 @@ def with_times(profile: Profile, factors: list[float]) -> Graph:
 
 
 @given(steps(), FACTORS, FACTORS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_times_do_not_move_the_floor(
     step: tuple[StepBuilder, Profile], one: list[float], other: list[float]
 ) -> None:

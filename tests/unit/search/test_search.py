@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from drawn import examples
 from graph_draws import steps
 from graphs import StepBuilder, chain, residual_chain, unet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.documents import Exclusion, Pins
@@ -83,7 +84,7 @@ def check(graph: Graph, result: SearchResult, budget: int) -> None:
 
 
 @given(NAMES, st.floats(0, 1), st.floats(0, 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_within_the_budget_and_never_dearer_with_more(name: str, one: float, two: float) -> None:
     graph = GRAPHS[name]
     tight, wide = sorted((between(graph, one), between(graph, two)))
@@ -94,7 +95,7 @@ def test_within_the_budget_and_never_dearer_with_more(name: str, one: float, two
 
 
 @given(steps(), st.floats(0, 1))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_any_step_can_be_planned(step: tuple[StepBuilder, Profile], share: float) -> None:
     graph = Graph.of(step[1])
     budget = between(graph, share)

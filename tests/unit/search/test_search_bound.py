@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from drawn import examples
 from graph_draws import span_sets, steps
 from graphs import StepBuilder, residual_chain
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.graph import Graph, IllegalSpanError, Span, simulate
@@ -30,7 +31,7 @@ def check(graph: Graph, bound: LowerBound, spans: list[Span]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_plan_of_any_step_is_below(data: st.DataObject) -> None:
     graph = Graph.of(data.draw(steps())[1])
     check(graph, bound_of(graph), data.draw(span_sets(graph)))
@@ -41,7 +42,7 @@ CHAIN_BOUND = bound_of(CHAIN)
 
 
 @given(span_sets(CHAIN))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_plan_of_a_residual_chain_is_below(spans: list[Span]) -> None:
     check(CHAIN, CHAIN_BOUND, spans)
 

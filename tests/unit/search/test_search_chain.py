@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.search.chain.dynamic_program import Chain
@@ -42,7 +43,7 @@ def cheapest(chain: Chain, budget: int) -> int | None:
 
 
 @given(chains(), st.integers(8, 30))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_dynamic_program_milp_and_every_path_agree(chain: Chain, budget: int) -> None:
     best = cheapest(chain, budget * MIB)
     found = chain.solve(budget * MIB)
@@ -56,7 +57,7 @@ def test_dynamic_program_milp_and_every_path_agree(chain: Chain, budget: int) ->
 
 
 @given(chains())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_lowest_budget_is_the_lowest(chain: Chain) -> None:
     low = chain.lowest()
     assert chain.solve(low) is not None
@@ -64,14 +65,14 @@ def test_the_lowest_budget_is_the_lowest(chain: Chain) -> None:
 
 
 @given(chains(), st.integers(8, 30), st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_more_room_never_costs_more(chain: Chain, budget: int, more: int) -> None:
     tight, wide = chain.solve(budget * MIB), chain.solve((budget + more) * MIB)
     assert tight is None or (wide is not None and wide.cost_ns <= tight.cost_ns)
 
 
 @given(chains(), st.integers(8, 30), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_few_states_still_fit(chain: Chain, budget: int, states: int) -> None:
     found = chain.solve(budget * MIB, most_states=1 + states)
     assert found is None or fits(chain, list(found.options), budget * MIB)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.search.segment.keep_milp import fill, least_ns
@@ -38,7 +39,7 @@ def every_choice(problem: KeepProblem[int]) -> list[Choice[int]]:
 
 
 @given(problems(), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_one_price_is_optimal(problem: KeepProblem[int], time: int, byte: int) -> None:
     def price(choice: Choice[int]) -> int:
         return time * 1000 * choice.replay_ns + byte * choice.kept_bytes
@@ -48,7 +49,7 @@ def test_one_price_is_optimal(problem: KeepProblem[int], time: int, byte: int) -
 
 
 @given(problems())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_hull_supports_every_choice(problem: KeepProblem[int]) -> None:
     corners = hull(problem)
     assert corners[0].replay_ns == min(c.replay_ns for c in every_choice(problem))
@@ -62,7 +63,7 @@ def test_the_hull_supports_every_choice(problem: KeepProblem[int]) -> None:
 
 
 @given(problems(), st.integers(0, 30))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_fill_is_the_best_within_a_limit(problem: KeepProblem[int], limit: int) -> None:
     fit = [c.replay_ns for c in every_choice(problem) if c.kept_bytes <= limit << 20]
     found = fill(problem, limit << 20)
@@ -97,7 +98,7 @@ def test_cuts_of_a_chain_have_binomial_lengths() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_cuts_need_no_more_room_than_no_cuts(sizes: list[int], levels: int) -> None:
     cuts = nested_cuts(sizes, sizes, levels)
     assert all(0 < block < len(sizes) and 1 <= depth <= levels for block, depth in cuts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from chain_oracle import SECOND_NS, Oracle, Stage, graph_of
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.graph import Span, simulate
@@ -26,7 +27,7 @@ def chains(least: int, most: int) -> st.SearchStrategy[list[Stage]]:
 
 
 @given(chains(2, 7), SIZES, st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_never_dearer_than_the_oracle(stages: list[Stage], source: int, share: float) -> None:
     graph, oracle = graph_of(stages, source), Oracle(stages, source)
     plain = graph.profile.plain_peak_bytes
@@ -39,7 +40,7 @@ def test_never_dearer_than_the_oracle(stages: list[Stage], source: int, share: f
 
 
 @given(chains(1, 7), SIZES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_both_count_the_same_bytes(stages: list[Stage], source: int) -> None:
     oracle = Oracle(stages, source)
     plain = graph_of(stages, source).profile.plain_peak_bytes
@@ -63,7 +64,7 @@ def test_the_oracle_on_a_uniform_chain(budget: int, extra: int | None) -> None:
 
 
 @given(chains(2, 6), SIZES)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_ways_to_replay_take_what_they_say(stages: list[Stage], source: int) -> None:
     graph = graph_of([*stages, Stage(UNIT, 0, 1, 1)], source)
     count = len(stages)  # the loss is not replayed

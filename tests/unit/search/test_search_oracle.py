@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from drawn import examples
 from graphs import StepBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_oracle import all_plans, exhaustive
 
@@ -37,7 +38,7 @@ def chain_graphs(draw: st.DrawFn) -> Graph:
 
 
 @given(chain_graphs(), st.floats(0, 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_search_equals_exhaustive(graph: Graph, share: float) -> None:
     low, high = floor(graph)[1], graph.profile.plain_peak_bytes
     budget = low + int((high - low) * share)
@@ -49,13 +50,13 @@ def test_search_equals_exhaustive(graph: Graph, share: float) -> None:
 
 
 @given(chain_graphs())
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_no_plan_is_below_the_floor(graph: Graph) -> None:
     assert floor(graph)[1] <= min(simulate(graph, spans).peak_bytes for spans in all_plans(graph))
 
 
 @given(chain_graphs(), st.floats(0, 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_optimal_means_that_nothing_tried_is_cheaper(graph: Graph, share: float) -> None:
     low, high = floor(graph)[1], graph.profile.plain_peak_bytes
     found = search(graph, low + int((high - low) * share))
