@@ -20,7 +20,7 @@ from planner.errors import StepError
 from planner.training_step.state import preserve
 from planner.training_step.step import make_step
 
-pytestmark = pytest.mark.usefixtures("single_thread", "nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("no_warnings", "nothing_left_behind")
 
 
 def run_steps(model: nn.Module, **arguments: Any) -> None:
