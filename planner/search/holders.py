@@ -28,7 +28,7 @@ def holders(graph: Graph, spans: Sequence[Span]) -> tuple[tuple[str, int], ...]:
             held[label] = held.get(label, 0) + size
     where = unit_at(graph, result.peak_op)
     live = sum(held.values())
-    # What the plan gave up is not live; never count more than there is.
+    # What the plan dropped is not live; never count more than there is.
     loss = min(_loss_bytes(graph, result.peak_op), result.peak_bytes - live)
     if loss:
         held["logits and loss"] = loss

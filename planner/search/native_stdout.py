@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet_stdout() -> Iterator[None]:
+def suppressed_stdout() -> Iterator[None]:
     """Send file descriptor 1 to nowhere: HiGHS writes there without asking Python."""
     try:
         sys.stdout.flush()

@@ -1,6 +1,6 @@
 """The user's pins and the profile's exclusions as sets of ops.
 
-SAVE: what these ops make stays. RECOMPUTE: what these ops make, and their unit packs, is given up
+SAVE: what these ops make stays. RECOMPUTE: what these ops make, and their unit packs, is dropped
 where it can be. EXCLUDED: what these ops make stays, and they never run again. Where pins nest,
 the innermost unit decides.
 """
@@ -23,7 +23,7 @@ class Wishes:
 
     Attributes:
         saved: ops whose values stay.
-        forced: for each op whose values must be given up, the stop of the unit that says so, or
+        forced: for each op whose values must be dropped, the stop of the unit that says so, or
             the end of the step when it is a unit without parts (whose result others pack).
         excluded: ops that never run again and whose values stay.
     """

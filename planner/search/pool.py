@@ -1,7 +1,7 @@
 """Candidates that passed the simulator, and the ladder of budgets that fills them.
 
 The arbiter: whatever an algorithm predicts, only a simulated peak counts. The ladder does not
-depend on the budget asked for, so that a larger budget never sees fewer candidates.
+depend on the budget in question, so that a larger budget never sees fewer candidates.
 """
 
 from __future__ import annotations

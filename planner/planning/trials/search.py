@@ -36,8 +36,8 @@ from planner.search.measured.study import (
     agree,
     is_stray,
     open_study,
-    quietly,
     trials_of,
+    without_optuna_logs,
 )
 from planner.search.pins import wishes
 from planner.training_step.step import Step
@@ -79,7 +79,7 @@ def plan_by_trials(
     if not seed.segments or any(s.runtime != "replay" for s in seed.segments):
         limits.report(Progress(0, limits.trials, 1.0, "nothing to search"))
         return seed
-    with quietly():
+    with without_optuna_logs():
         race = _race(graph, seed, limits, pins, bench or StepBench(step))
         stopped = race.run()
         return race.winner(stopped)

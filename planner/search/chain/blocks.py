@@ -47,7 +47,7 @@ class Blocks:
 def split(graph: Graph, wishes: Wishes | None = None, op_ns: Ints | None = None) -> Blocks:
     """Return the blocks of a graph; none when no module call ran.
 
-    No block edge parts a value that must be given up from its packs, and blocks with different
+    No block edge parts a value that must be dropped from its packs, and blocks with different
     wishes are different.
 
     Args:
@@ -77,7 +77,7 @@ def op_times_ns(graph: Graph) -> Ints:
 
 
 def _whole(graph: Graph, edges: list[int], wishes: Wishes) -> list[int]:
-    """Drop edges that stand between a value to give up and its last pack."""
+    """Drop edges that stand between a value to drop and its last pack."""
     barred: set[int] = set()
     for op, stop in wishes.forced:
         for value in graph.outputs(op):
@@ -168,7 +168,7 @@ def _prominent(chosen: list[int], weight: list[int]) -> list[int]:
 def _spaced(op_ns: Ints, chosen: list[int], legal: list[int]) -> list[int]:
     """Of two minima with one op between them, keep the one whose crossing value costs more time.
 
-    What crosses a block edge stays, unless blocks are joined; it had better be worth it.
+    What crosses a block edge stays, unless blocks are joined; so the dearer one stays.
     """
     kept: list[int] = []
     for k in chosen:

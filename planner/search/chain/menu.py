@@ -1,7 +1,7 @@
 """The options of every run of blocks: measured once per kind of run, moved to all equal runs.
 
 Called by `planner.search.search`. A run is a few consecutive blocks. Its options are: keep all; the
-corners of the min-cut frontier (short runs); give up everything inside, replayed at once or with
+corners of the min-cut frontier (short runs); drop everything inside, replayed at once or with
 nested cuts (long runs too).
 """
 
@@ -155,7 +155,7 @@ class Menu:
         return Recursion(facts, self.blocks.kinds, 1_000 if few else _MOST_WAYS)
 
     def _ways(self, first: int, stop: int) -> list[Cuts]:
-        """Where to cut the replay of a run, as far as the recursion tells."""
+        """Where to cut the replay of a run, as far as the recursion finds."""
         if self.recursion is None or stop - first > PARTED_BLOCKS:
             return []
         parted = [way for way in self.recursion.front(first, stop) if way.cut]

@@ -24,7 +24,7 @@ from scipy.sparse import coo_matrix
 
 from planner.search.chain.dynamic_program import Chain, ChainResult
 from planner.search.chain.states import Option
-from planner.search.native_stdout import quiet_stdout
+from planner.search.native_stdout import suppressed_stdout
 
 _MIB = float(1 << 20)
 
@@ -37,7 +37,7 @@ def solve_milp(chain: Chain, budget_bytes: int, most_seconds: float = 20.0) -> C
     cost[:count] = [o.cost_ns / 1e3 for o in chain.options]
     high = np.ones(size)
     high[count:] = np.inf
-    with quiet_stdout():
+    with suppressed_stdout():
         result = milp(
             cost,
             constraints=[_flow(chain, size), _freed(chain, size), _room(chain, budget_bytes, size)],

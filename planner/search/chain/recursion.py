@@ -1,6 +1,6 @@
 """Every good way to replay a run of blocks in parts: less room for more time.
 
-Problem: a run of blocks was given up and is replayed in backward, with its entry at hand. At once,
+Problem: a run of blocks was dropped and is replayed in backward, with its entry at hand. At once,
 all its values are live together. Or a first pass makes only what enters block k, the blocks from k
 on are replayed, and when backward has used them, those before k are. Both sides may be parted
 again. A block on the way of a pass may also be held whole by it, and need not run again.
@@ -57,7 +57,7 @@ class Way:
 
 
 class Recursion:
-    """Fronts of all intervals, made when asked for.
+    """Fronts of all intervals, made on demand.
 
     Args:
         facts: the blocks.

@@ -2,7 +2,7 @@
 
 The first process writes it into the study; whoever joins takes it from there, since plans that are
 searched on another profile's times would span another space. Ops and values are written by number,
-so a charter holds only where the step does the same ops; `digest` tells.
+so a charter holds only where the step does the same ops; `digest` shows it.
 """
 
 from __future__ import annotations

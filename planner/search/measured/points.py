@@ -1,6 +1,6 @@
 """From a point of a `Space` to the spans that it stands for, and from spans to the nearest point.
 
-A point says what is given up; where its segments then begin and end follows (`tight_spans`). Spans
+A point says what is dropped; where its segments then begin and end follows (`tight_spans`). Spans
 that somebody else drew may differ from that: whoever needs them exactly remembers them by their
 point (`remember`).
 """
@@ -64,7 +64,7 @@ class Points:
         return point
 
     def nearest(self, spans: Sequence[Span]) -> dict[str, Any]:
-        """Return the point whose blocks give up and whose edges join what the spans do."""
+        """Return the point whose blocks drop and whose edges join what the spans do."""
         point: dict[str, Any] = {}
         dropped, held = dropped_and_held(self.graph, spans)
         for block in range(len(self.space)):
@@ -142,7 +142,7 @@ class Points:
 
 
 def dropped_and_held(graph: Graph, spans: Iterable[Span]) -> tuple[set[int], set[int]]:
-    """Return the saved values that spans give up, and the unsaved ones that they keep."""
+    """Return the saved values that spans drop, and the unsaved ones that they keep."""
     dropped: set[int] = set()
     held: set[int] = set()
     for span in spans:

@@ -1,4 +1,4 @@
-"""`Progress`: what a measured search tells while it runs."""
+"""`Progress`: what a measured search reports while it runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What to measure next: a change that Optuna's TPE or chance suggests, and the best way to have it.
 
-Problem: almost all points of the space are over the budget or give up more than they need to, and
-the simulator tells so at a thousandth of the price of a measurement. A measurement is worth most
+Problem: almost all points of the space are over the budget or drop more than they need to, and
+the simulator shows so at a thousandth of the price of a measurement. A measurement is worth most
 where it answers: what if this block kept more, or that one less, and the rest were arranged as well
 as predictions can?
 
@@ -67,7 +67,7 @@ class PlanSampler(BaseSampler):
     Args:
         space: the space.
         foresee: the simulator.
-        is_news: tells which points are worth measuring.
+        is_news: returns whether a point is worth measuring.
         starts: points to begin with while none is measured; at least one.
         seed: of the random choices.
     """

@@ -15,7 +15,7 @@ from typing import Any
 APART = "apart"
 """State of an edge: segments end there at the latest, and what crosses it stays."""
 JOINED = "joined"
-"""State of an edge: blocks on both sides are one segment, and what crosses it is given up."""
+"""State of an edge: blocks on both sides are one segment, and what crosses it is dropped."""
 STATES = (APART, JOINED)
 """States of an edge. A space may have more: `cut d` is joined, and the replay is cut there."""
 

@@ -122,7 +122,7 @@ def _is_lost(trial: FrozenTrial) -> bool:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def without_optuna_logs() -> Iterator[None]:
     """Keep Optuna's log and its remarks on experimental parts to itself."""
     logger = logging.getLogger("optuna")
     before, logger.disabled = logger.disabled, True

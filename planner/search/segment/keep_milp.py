@@ -35,7 +35,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from planner.search.native_stdout import quiet_stdout
+from planner.search.native_stdout import suppressed_stdout
 from planner.search.segment.min_cut import Choice, KeepProblem, evaluate
 
 K = TypeVar("K", bound=Hashable)
@@ -53,7 +53,7 @@ class Tapes(Generic[K]):
         cell_of: for each op, the cell it stands in; a tape starts and stops between cells.
         cell_ns: what a tape over each cell costs.
         span_ns: what opening one costs.
-        covers: for each needed value, the cells under a tape when it is given up.
+        covers: for each needed value, the cells under a tape when it is dropped.
     """
 
     cell_of: Sequence[int]
@@ -70,7 +70,7 @@ def fill(problem: KeepProblem[K], limit_bytes: int) -> Choice[K] | None:
     if not problem.needed:
         return evaluate(problem, frozenset())
     model = _Model(problem, None)
-    with quiet_stdout():
+    with suppressed_stdout():
         result = milp(
             model.cost,
             constraints=[
@@ -107,7 +107,7 @@ def least_ns(
     if not problem.needed:
         return 0.0
     model = _Model(problem, tapes)
-    with quiet_stdout():
+    with suppressed_stdout():
         result = milp(
             model.cost,
             constraints=[

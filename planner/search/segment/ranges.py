@@ -1,4 +1,4 @@
-"""Proposals for one range of ops: which saved values to give up, what to keep, where to cut."""
+"""Proposals for one range of ops: which saved values to drop, what to keep, where to cut."""
 
 from __future__ import annotations
 

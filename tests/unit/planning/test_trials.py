@@ -19,7 +19,7 @@ from planner.planning.trials.bench import gains
 from planner.planning.trials.search import plan_by_trials
 from planner.search.measured.options import Measured
 from planner.search.measured.progress import Progress
-from planner.search.measured.study import quietly
+from planner.search.measured.study import without_optuna_logs
 from planner.training_step.step import Step
 
 SLOW = "1."
@@ -296,7 +296,7 @@ def test_another_budget_has_a_study_of_its_own(
 def test_optuna_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     import logging
 
-    with quietly():
+    with without_optuna_logs():
         logging.getLogger("optuna").warning("hello")
     assert caplog.text == ""
     assert not logging.getLogger("optuna").disabled
