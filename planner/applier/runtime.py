@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from planner.applier.marks import mark_running_call, marks_on_stack
+from planner.applier.segments import actions_of, segment_name
 from planner.applier.sharded import part_at_shards, warn_of_parts
-from planner.documents import Exclusion, Plan, Segment
+from planner.documents import Exclusion, Plan
 from planner.graph.address import Addresser, split_output, unit_of
 from planner.replay.audit import Finding
 from planner.replay.custom_ops import op_rules
@@ -68,7 +69,7 @@ class Runtime:
         self.parts: dict[int, list[Recipe]] = {}  # of segments across edges of sharded units
         self.hooks: list[Any] = []
         self.parted: set[int] = set()
-        self.actions = _actions(plan.segments)
+        self.actions = actions_of(plan.segments)
         self.left_out: tuple[Exclusion, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runtime:
@@ -107,7 +108,7 @@ class Runtime:
             if unit in units
         }
         self.left_out = tuple(Exclusion(unit, reason) for unit in dict.fromkeys(out.values()))
-        self.actions = _actions(self.plan.segments, out.keys())
+        self.actions = actions_of(self.plan.segments, out.keys())
 
     def edges(self) -> list[tuple[str, str]]:
         """(unit, edge) pairs at which something must happen, calls counted at `enter`."""
@@ -274,26 +275,6 @@ def _clear_away() -> None:
         remove_mode(tape)
     _thread.closed.clear()
     remove_strays(Tape, _thread.tape)
-
-
-def segment_name(segment: Segment) -> str:
-    """How messages name a segment: its unit, or its first and last."""
-    start, end = segment.start.unit, segment.end.unit
-    return start or "(model)" if start == end else f"{start or '(model)'} .. {end or '(model)'}"
-
-
-def _actions(
-    segments: tuple[Segment, ...], left_out: Collection[int] = ()
-) -> dict[tuple[str, str], tuple[tuple[int, bool, int], ...]]:
-    """(unit, edge) -> (call, opens?, segment number), closings before openings."""
-    found: dict[tuple[str, str], list[tuple[int, bool, int]]] = {}
-    for number, segment in enumerate(segments):
-        if segment.runtime != "replay" or number in left_out:
-            continue
-        for boundary, opens in ((segment.end, False), (segment.start, True)):
-            entry = (boundary.call, opens, number)
-            found.setdefault((boundary.unit, boundary.edge), []).append(entry)
-    return {where: tuple(sorted(acts, key=lambda a: a[1])) for where, acts in found.items()}
 
 
 def _replay_can_serve() -> bool:

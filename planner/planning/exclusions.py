@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from planner.applier.runtime import segment_name
+from planner.applier.segments import segment_name
 from planner.documents import Exclusion, Plan, UnitCall
 from planner.errors import ReplayError
 from planner.graph import Graph, Span, resolve

@@ -18,7 +18,7 @@ class Fault:
     """A segment whose replay fails, or gives other bits than the forward did.
 
     Attributes:
-        segment: its label, as `planner.applier.runtime.segment_name` writes it.
+        segment: its label, as `planner.applier.segments.segment_name` writes it.
         unit: the unit of the first op that differs; empty for the model's own code, and where the
             replay failed before any op could be compared.
         reason: what is wrong, in words.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.applier.runtime import segment_name
+from planner.applier.segments import segment_name
 from planner.documents import Exclusion, Pins, Plan, Profile, Segment
 from planner.errors import InfeasibleBudgetError, ReplayError
 from planner.graph import Graph

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from planner.applier.runtime import segment_name
+from planner.applier.segments import segment_name
 from planner.documents import Exclusion, Plan, Profile
 from planner.errors import InfeasibleBudgetError, ReplayError
 from planner.graph import Graph
