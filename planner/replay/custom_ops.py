@@ -18,7 +18,7 @@ from planner.documents import CustomOp
 from planner.errors import InvalidInputsError
 from planner.replay.collectives import is_collective
 
-ATEN_NAMESPACES = frozenset({"aten", "prims"})
+ATEN_NAMESPACES = frozenset({"aten", "prim", "prims"})
 """Their schemas, with the tables of `planner.replay.traits`, tell all that their kernels do."""
 
 WRITES_ARGUMENT = "writes an argument"
