@@ -14,6 +14,7 @@ from torch import nn
 from typing_extensions import Self, override
 
 from planner.applier.check import check_plan
+from planner.applier.compiling import warn_of_wrapper
 from planner.applier.gates import install
 from planner.applier.manual import manual_plan
 from planner.applier.runtime import Runtime
@@ -86,11 +87,13 @@ def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle:
 
     Raises:
         StalePlanError: the model is not the one that the plan was made for.
-        InvalidModelError: a plan is on this model already, or it is no module.
+        InvalidModelError: a plan is on this model already, it is compiled as a whole, or it is no
+            module.
         DocumentError: the plan file cannot be read.
     """
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
     check_plan(model, plan)
+    warn_of_wrapper(model)
     runtime = Runtime(plan)
     return Handle(plan, runtime, install(model, runtime) if plan.segments else ())

@@ -8,6 +8,7 @@ from planner.applier.fallback import CheckpointEnterGate
 from planner.applier.gates import Gate
 from planner.documents import Plan
 from planner.errors import InvalidModelError, StalePlanError
+from planner.training_step.compiled import COMPILED, check_not_compiled, compiled_units
 from planner.training_step.fingerprint import changed_units, fingerprint
 
 _NAMED = 8
@@ -26,6 +27,8 @@ def check_plan(model: nn.Module, plan: Plan) -> None:
             f"apply needs a torch.nn.Module, got {type(model).__name__}",
             fix="pass the model itself: planner.apply(model, plan)",
         )
+    check_not_compiled(model)
+    _check_same_units_compiled(model, plan)
     for name, module in model.named_modules():
         hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
         if any(isinstance(hook, (Gate, CheckpointEnterGate)) for hook in hooks):
@@ -49,3 +52,23 @@ def check_plan(model: nn.Module, plan: Plan) -> None:
             fix="make the plan again: planner.plan(model, budget_mb=...)",
             units=changed,
         )
+
+
+def _check_same_units_compiled(model: nn.Module, plan: Plan) -> None:
+    """A compiled unit runs no hooks and other ops: a plan is for the one kind or the other."""
+    if plan.status == "manual":
+        return
+    before = {e.unit for e in plan.exclusions if e.reason.startswith(COMPILED)}
+    now = set(compiled_units(model))
+    if now == before:
+        return
+    changed = tuple(sorted(now ^ before))
+    raise StalePlanError(
+        f"other units of this {type(model).__name__} are compiled than when the plan was made:"
+        f" {', '.join(changed[:_NAMED])}",
+        numbers=f"{len(now)} compiled units now, {len(before)} in the plan",
+        cause="the model was compiled after it was planned, or is not compiled yet",
+        fix="make the plan with the model as it will be trained: compile its blocks first, then"
+        " planner.plan(model, budget_mb=...)",
+        units=changed,
+    )

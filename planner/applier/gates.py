@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from planner.applier.compiling import next_number, traced
 from planner.applier.fallback import install_checkpoint
 from planner.applier.runtime import Runtime
 from planner.applier.sharded import part_at_shards
@@ -19,11 +20,18 @@ SCRIPTED = "a ScriptModule takes no hooks"
 
 
 class Gate:
-    """Tells the runtime that a unit is entered or left."""
+    """Tells the runtime that a unit is entered or left; a compiled one warns (see `compiling`).
 
-    def __init__(self, runtime: Runtime, unit: str) -> None:
+    Args:
+        runtime: what is told.
+        unit: the unit.
+        number: of the plan on its model; by default a new one.
+    """
+
+    def __init__(self, runtime: Runtime, unit: str, number: int = -1) -> None:
         self.runtime = runtime
         self.unit = unit
+        self.number = next_number() if number < 0 else number
 
 
 class EnterGate(Gate):
@@ -31,7 +39,9 @@ class EnterGate(Gate):
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         """Note the entry."""
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            traced(self.number, self.unit)
+        else:
             self.runtime.entered(self.unit)
 
 
@@ -49,7 +59,9 @@ class RootEnterGate(Gate):
 
     def __call__(self, module: nn.Module, args: Any) -> None:
         """Note the begin."""
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            traced(self.number, self.unit)
+        else:
             self.runtime.forward_begins(module)
 
 
@@ -72,17 +84,20 @@ def install(model: nn.Module, runtime: Runtime) -> list[Any]:
     scripted = {n for n, m in modules.items() if isinstance(m, torch.jit.ScriptModule)}
     runtime.leave_out(scripted, SCRIPTED)
     runtime.hooks = []
+    number = next_number()
     if "" in scripted:
         return []
     handles = runtime.hooks  # grows when a sharded unit is met later
     try:
-        handles.append(model.register_forward_pre_hook(RootEnterGate(runtime, ""), prepend=True))
+        handles.append(
+            model.register_forward_pre_hook(RootEnterGate(runtime, "", number), prepend=True)
+        )
         for unit, edge in runtime.edges():
             if edge == "enter":
-                hook = modules[unit].register_forward_pre_hook(EnterGate(runtime, unit))
+                hook = modules[unit].register_forward_pre_hook(EnterGate(runtime, unit, number))
             else:
                 hook = modules[unit].register_forward_hook(
-                    ExitGate(runtime, unit), always_call=True
+                    ExitGate(runtime, unit, number), always_call=True
                 )
             handles.append(hook)
         for segment in runtime.plan.segments:

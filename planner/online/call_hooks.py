@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from planner.applier.compiling import next_number, traced
 from planner.applier.gates import Gate
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class CallGate(Gate):
     """Tells the planning that the model is entered or left; without one, nothing."""
 
     def __init__(self, planning: OnTheFly | None = None) -> None:
-        self.planning = planning
+        self.planning, self.number = planning, next_number()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CallGate:
         return type(self)()
@@ -35,7 +36,11 @@ class CallEnterGate(CallGate):
 
     def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """Note the entry."""
-        if self.planning is not None and not torch.compiler.is_compiling():
+        if self.planning is None:
+            return
+        if torch.compiler.is_compiling():
+            traced(self.number, "")
+        else:
             self.planning.entered(module, args, kwargs)
 
 

@@ -8,12 +8,14 @@ from typing_extensions import override
 
 from planner.applier.apply import Removable
 from planner.applier.check import check_plan
+from planner.applier.compiling import warn_of_wrapper
 from planner.budget import Budget
 from planner.documents import Exclusion, Plan
 from planner.errors import InvalidModelError
 from planner.online.on_the_fly import OnTheFly
 from planner.online.recompute_all import recompute_all
 from planner.training_step.checks import check_model
+from planner.training_step.compiled import compiled_units
 
 _WRAPPERS = (DataParallel, DistributedDataParallel)
 
@@ -32,7 +34,9 @@ class OnTheFlyHandle(Removable):
     def __init__(self, model: nn.Module, budget: Budget) -> None:
         check_model(model)
         _check_unwrapped(model)
+        _check_uncompiled(model)
         check_plan(model, recompute_all(model))
+        warn_of_wrapper(model)
         self._planning = OnTheFly(model, budget)
 
     @property
@@ -62,4 +66,16 @@ def _check_unwrapped(model: nn.Module) -> None:
             f"a {type(model).__name__} cannot be planned for while it trains",
             cause="the wrapper works on its own at each call of the model",
             fix="apply to the model inside: planner.apply(wrapped.module, budget_mb=...)",
+        )
+
+
+def _check_uncompiled(model: nn.Module) -> None:
+    units = compiled_units(model)
+    if units:
+        raise InvalidModelError(
+            f"a {type(model).__name__} with compiled units cannot be planned for while it trains:"
+            f" {', '.join(units[:4])}",
+            f"{len(units)} compiled units",
+            "the first step could not recompute what they save, since they run no hooks",
+            "plan from inputs: planner.plan(model, budget_mb=..., inputs=...)",
         )

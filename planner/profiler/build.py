@@ -34,6 +34,7 @@ from planner.profiler.timing import OpTimer, best_op_times, time_run
 from planner.profiler.vetting import Vetting, unvetted
 from planner.replay.custom_ops import op_rules
 from planner.replay.flow import Key
+from planner.training_step.compiled import COMPILED, compiled_units
 from planner.training_step.fingerprint import fingerprint
 from planner.training_step.same_state import from_same_state
 from planner.training_step.state import preserve
@@ -228,9 +229,4 @@ def _storages(
 
 
 def _excluded(model: nn.Module) -> tuple[Exclusion, ...]:
-    reason = "compiled: its inner values are out of sight and stay with its own plan"
-    return tuple(
-        Exclusion(name, reason)
-        for name, module in model.named_modules()
-        if module._compiled_call_impl is not None or hasattr(module, "_orig_mod")
-    )
+    return tuple(Exclusion(name, COMPILED) for name in compiled_units(model))

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
+
+from planner.replay.units import hookable
 
 
 @dataclass(slots=True)
@@ -43,9 +44,7 @@ class UnitCalls:
         """Hook every unit that can be hooked; all hooks are gone on exit."""
         handles: list[Any] = []
         try:
-            for name, module in model.named_modules():
-                if isinstance(module, torch.jit.ScriptModule):
-                    continue
+            for name, module in hookable(model):
                 handles.append(module.register_forward_pre_hook(self._enter(name), prepend=True))
                 handles.append(module.register_forward_hook(self._exit(name)))
             yield

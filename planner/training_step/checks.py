@@ -11,12 +11,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from planner.errors import InvalidInputsError, InvalidModelError
+from planner.training_step.compiled import check_not_compiled
 
 Optimizer = torch.optim.Optimizer
 
 
 def check_model(model: Any) -> None:
-    """Check that this is a module whose parameters exist.
+    """Check that this is a module whose parameters exist, not compiled as a whole.
 
     Raises:
         InvalidModelError: it is not.
@@ -29,6 +30,7 @@ def check_model(model: Any) -> None:
             else "",
             fix="pass the module itself",
         )
+    check_not_compiled(model)
     lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
     if lazy:
         raise InvalidModelError(
