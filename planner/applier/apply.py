@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from typing_extensions import Self, override
@@ -19,6 +19,7 @@ from planner.applier.gates import install
 from planner.applier.manual import manual_plan
 from planner.applier.runtime import Runtime
 from planner.documents import Exclusion, Plan
+from planner.replay.native.build import engine
 
 __all__ = ["Handle", "Removable", "apply", "manual_plan"]
 
@@ -58,6 +59,11 @@ class Handle(Removable):
     def left_out(self) -> tuple[Exclusion, ...]:
         """Units of the plan's segments that cannot be hooked and run as without a plan."""
         return self._runtime.left_out
+
+    @property
+    def engine(self) -> Literal["native", "python"]:
+        """What follows and replays the model's segments: the C++ core, or Python."""
+        return engine().name
 
     @property
     def replayed_ops(self) -> int:

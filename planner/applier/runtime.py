@@ -23,9 +23,10 @@ from planner.documents import Exclusion, Plan
 from planner.graph.address import Addresser, split_output, unit_of
 from planner.replay.audit import Finding
 from planner.replay.custom_ops import op_rules
+from planner.replay.native.tape import NativeTape, new_tape, remove_stray_tapes
 from planner.replay.recipe import Namer, Recipe
 from planner.replay.replaying import ReplayCount
-from planner.replay.stack import checkpoint_listens, remove_mode, remove_strays
+from planner.replay.stack import checkpoint_listens, remove_mode
 from planner.replay.tape import Tape
 from planner.replay.torch_versions import warn_if_untested
 from planner.replay.units import UnitNames
@@ -40,7 +41,7 @@ KEEP_ALL = "*"
 class _Thread(threading.local):
     """What runs on this thread: the open segment, forwards under way, call counts."""
 
-    tape: Tape | None = None  # none while a sharded unit gathers or frees
+    tape: Tape | NativeTape | None = None  # none while a sharded unit gathers or frees
     segment: int = -1
     part: int = 0
     saving: int = 0  # parts of the segment in which autograd saved anything
@@ -176,7 +177,7 @@ class Runtime:
         self._stop_recording(learn=True)
         if goes_on and _replay_can_serve():
             _thread.part += 1
-            tape = Tape(self._later_part(_thread.segment, _thread.part))
+            tape = new_tape(self._later_part(_thread.segment, _thread.part))
             tape.open()
             _thread.tape = tape
 
@@ -201,7 +202,7 @@ class Runtime:
                 return
             self._close(learn=False)
         home = calls[-1] if calls else mark_running_call(self._unit_gone)
-        tape = Tape(self.recipes[number])
+        tape = new_tape(self.recipes[number])
         tape.open()
         _thread.tape, _thread.segment, _thread.owner, _thread.home = tape, number, self, home
         _thread.part = _thread.saving = 0
@@ -218,7 +219,7 @@ class Runtime:
         if tape is None:
             return
         _thread.saving += bool(tape.packs)
-        if not tape.close(learn):
+        if not tape.close(learn) and isinstance(tape, Tape):
             _thread.closed.append(tape)
         if _thread.saving > 1 and number not in self.parted:
             self.parted.add(number)
@@ -274,7 +275,7 @@ def _clear_away() -> None:
     for tape in _thread.closed:
         remove_mode(tape)
     _thread.closed.clear()
-    remove_strays(Tape, _thread.tape)
+    remove_stray_tapes(_thread.tape)
 
 
 def _replay_can_serve() -> bool:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
+
+from typing_extensions import override
 
 import planner
 from planner.cli import (
@@ -70,6 +73,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Version(argparse.Action):
+    """Tells the version and the engine; torch is imported only where the engine may be native."""
+
+    @override
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        name = "python"
+        if os.environ.get("PLANNER_ENGINE", name) != name:
+            from planner.replay.native.build import engine
+
+            name = engine().name
+        print(f"{parser.prog} {planner.__version__} (engine: {name})")
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command."""
     parser = argparse.ArgumentParser(
@@ -77,7 +100,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Find, apply and verify recomputation plans for PyTorch training steps.",
         epilog="exit codes: 0 success; 1 negative result; 2 usage or unreadable file; 3 failure",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {planner.__version__}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the version and the engine, and exit"
+    )
     subcommands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subcommands)

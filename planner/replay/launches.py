@@ -8,6 +8,7 @@ which takes all values that it knew as outside values from then on.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -33,7 +34,13 @@ def watch_launches() -> None:
         _hooked.append(chain)
 
 
+listeners: list[Callable[[], object]] = []
+"""Called at each launch, beside the modes on the stack."""
+
+
 def _launched(*metadata: object) -> None:
+    for listener in listeners:
+        listener()
     for mode in _get_current_dispatch_mode_stack():
         launched = getattr(mode, "kernel_launched", None)
         if launched is not None:

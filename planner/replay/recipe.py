@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from planner.errors import ReplayError
 from planner.replay.custom_ops import NO_RULES, OpRules
@@ -27,6 +27,20 @@ LIMIT = 8
 """Recorded variants kept per segment."""
 
 
+class Tables(NamedTuple):
+    """What the C++ core follows a program by: its tables, or None and why there are none.
+
+    `numbering` tells which values the numbers in them stand for; `handed_over` holds, for each run
+    in a row that left the recorded path, at which op.
+    """
+
+    program: Program
+    template: Any
+    numbering: Any
+    reason: str
+    handed_over: list[int]
+
+
 @dataclass(slots=True, eq=False)
 class Recipe:
     """One segment, over all its runs.
@@ -43,6 +57,7 @@ class Recipe:
         rules: which ops are replayed, beyond what their schemas tell.
         programs: recorded variants (shapes, modes, branches), the last used first.
         findings: differences that checks found.
+        tables: what the C++ core made of `programs`.
     """
 
     name: str
@@ -55,6 +70,7 @@ class Recipe:
     rules: OpRules = NO_RULES
     programs: list[Program] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    tables: list[Tables] = field(default_factory=list)
 
     @property
     def checks_originals(self) -> bool:

@@ -101,6 +101,22 @@ def checked_delivery(segment: str, delivered: Delivered) -> torch.Tensor:
     )
 
 
+def checked_version(tensor: torch.Tensor, version: int) -> torch.Tensor:
+    """Return a tensor that stayed with autograd.
+
+    Raises:
+        ReplayError: it was modified in place since it was packed.
+    """
+    if tensor._version == version:
+        return tensor
+    raise ReplayError(
+        f"a tensor of shape {tuple(tensor.shape)} that backward needs was modified in place",
+        numbers=f"version {tensor._version} found, version {version} expected",
+        cause="an in-place op wrote into a tensor that autograd had saved",
+        fix="use the out-of-place op, or clone the tensor before writing",
+    )
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Return a tensor's version; those made in inference mode have none."""
     return 0 if tensor.is_inference() else tensor._version

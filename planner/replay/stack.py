@@ -88,14 +88,14 @@ def _leave(mode: TorchDispatchMode) -> None:
     mode.__exit__(None, None, None)
 
 
-def remove_strays(kind: type[TorchDispatchMode], mine: TorchDispatchMode | None) -> None:
-    """Take modes and hooks of this kind off, but `mine`: an interrupt hit their very opening."""
+def remove_strays(kinds: tuple[type, ...], mine: object) -> None:
+    """Take modes and hooks of these kinds off, but `mine`: an interrupt hit their very opening."""
     for mode in _get_current_dispatch_mode_stack():
-        if isinstance(mode, kind) and mode is not mine:
+        if isinstance(mode, kinds) and mode is not mine:
             remove_mode(mode)
     while (top := _top_hooks(True)) is not None:
         owner = getattr(top[0], "__self__", None)
-        if not isinstance(owner, kind) or owner is mine:
+        if not isinstance(owner, kinds) or owner is mine:
             return
         _pop_hooks()
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planner.errors import ReplayError
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
 from planner.replay.content import sample
@@ -30,7 +29,7 @@ from planner.replay.recorder import Recorder, passthrough
 from planner.replay.replaying import replay_group
 from planner.replay.run import SegmentRun, kept
 from planner.replay.slicing import slice_segment
-from planner.replay.sources import FREED, OVERWRITTEN, Source
+from planner.replay.sources import FREED, OVERWRITTEN, Source, checked_version
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
 from planner.replay.state import Placeholder
 from planner.replay.statistics import wait_for_backward
@@ -45,6 +44,9 @@ class Tape(TorchDispatchMode, Interleaved):
 
     Owns the run, and a follower or a recorder of it. Autograd's nodes hold the tape through its
     hooks, so that `close` lets go of all three: what backward needs is held by placeholders.
+
+    Args:
+        followed: a run that something else followed so far, and a follower that goes on with it.
     """
 
     supports_higher_order_operators = True
@@ -59,17 +61,17 @@ class Tape(TorchDispatchMode, Interleaved):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, followed: tuple[SegmentRun, Follower] | None = None) -> None:
         super().__init__()
         self._paused = self._keeps_all = False
         self._below: Hooks | None = None
-        self._run: SegmentRun | None = SegmentRun(recipe)
+        self._run: SegmentRun | None = followed[0] if followed else SegmentRun(recipe)
         self._run.state.open_run = self
-        self._follower: Follower | None = None
+        self._follower: Follower | None = followed[1] if followed else None
         self._recorder: Recorder | None = None
-        if recipe.programs:
+        if recipe.programs and followed is None:
             self._follower = Follower(self._run, recipe.programs[0])
-        else:
+        elif followed is None:
             self._recorder = Recorder(self._run)
 
     # -- opening and closing ------------------------------------------------------------------
@@ -266,12 +268,4 @@ def unpack(packed: Any) -> torch.Tensor:
         if isinstance(inner, Placeholder):
             inner = hooks.pack(unpack(inner))
         return hooks.unpack(inner)
-    tensor, version = packed
-    if tensor._version != version:
-        raise ReplayError(
-            f"a tensor of shape {tuple(tensor.shape)} that backward needs was modified in place",
-            numbers=f"version {tensor._version} found, version {version} expected",
-            cause="an in-place op wrote into a tensor that autograd had saved",
-            fix="use the out-of-place op, or clone the tensor before writing",
-        )
-    return tensor  # type: ignore[no-any-return]
+    return checked_version(*packed)

@@ -1,6 +1,6 @@
 // The Python module: an open run, what autograd packs, and the functions of the module.
 //
-// Plain C types, since packing and unpacking are on the hot path. `tape.py` derives from `Run`.
+// Plain C types, since packing and unpacking are on the hot path. See `tape.py` for their use.
 
 #include "run.h"
 
@@ -45,7 +45,8 @@ void destroy(PyObject* self) {
   auto* type = Py_TYPE(self);
   if constexpr (std::is_same_v<T, RunObject>) {
     auto* run = reinterpret_cast<T*>(self)->run;
-    if (run != nullptr && current == run) listen(nullptr);
+    if (current == run) listen(nullptr);
+    if (run->state) run->state->tape = nullptr;
     delete run;
   } else if constexpr (std::is_same_v<T, KeptObject>) {
     reinterpret_cast<T*>(self)->tensor.~Tensor();
@@ -111,7 +112,7 @@ PyObject* run_pack(PyObject* self, PyObject* object) {
     hand_over(run);
   }
   if (run.phase == Phase::python)
-    return PyObject_CallFunctionObjArgs(callbacks.pack, self, object, nullptr);
+    return PyObject_CallMethod(run.python, "pack", "O", object);
   return kept(object);
   END_HANDLE_TH_ERRORS
 }
@@ -176,11 +177,12 @@ PyObject* run_new(PyTypeObject* type, PyObject*, PyObject*) {
 
 PyObject* run_begin(PyObject* self, PyObject* given) {
   HANDLE_TH_ERRORS
-  PyObject *plan, *name, *surroundings;
-  if (!PyArg_ParseTuple(given, "O!OO", template_type, &plan, &name, &surroundings)) return nullptr;
+  PyObject *plan, *tape, *name, *surroundings;
+  if (!PyArg_ParseTuple(given, "O!OOO", template_type, &plan, &tape, &name, &surroundings))
+    return nullptr;
   auto& run = run_of(self);
   run.begin(reinterpret_cast<TemplateObject*>(plan)->plan);
-  run.tape = self;
+  run.tape = owned(tape);
   run.state->tape = self;
   run.state->name = owned(name);
   run.state->surroundings = owned(surroundings);
@@ -188,9 +190,24 @@ PyObject* run_begin(PyObject* self, PyObject* given) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* run_listen(PyObject* self, PyObject*) {
-  listen(&run_of(self));
+// Everything goes to a Python tape from the start: to record as the core will follow.
+PyObject* run_begin_in_python(PyObject* self, PyObject* given) {
+  PyObject *tape, *python;
+  if (!PyArg_ParseTuple(given, "OO", &tape, &python)) return nullptr;
+  auto& run = run_of(self);
+  run.tape = owned(tape);
+  run.python = owned(python);
+  run.phase = Phase::python;
   Py_RETURN_NONE;
+}
+
+// Push the hooks, then include the key: both, or neither.
+PyObject* run_listen(PyObject* self, PyObject* given) {
+  PyObject *push, *pack, *unpack;
+  if (!PyArg_ParseTuple(given, "OOO", &push, &pack, &unpack)) return nullptr;
+  PyObject* done = PyObject_CallFunctionObjArgs(push, pack, unpack, nullptr);
+  if (done != nullptr) listen(&run_of(self));
+  return done;
 }
 
 PyObject* run_silence(PyObject* self, PyObject*) {
@@ -214,7 +231,6 @@ PyObject* run_finish(PyObject* self, PyObject*) {
       static_cast<size_t>(run.packed) == run.plan->packs.size();
   if (!complete) Py_RETURN_FALSE;
   finish(run);
-  run.clear();
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
@@ -224,6 +240,8 @@ PyObject* run_clear(PyObject* self, PyObject*) {
   if (current == &run) listen(nullptr);
   if (run.state) run.state->tape = nullptr;
   run.clear();
+  Py_CLEAR(run.tape);
+  Py_CLEAR(run.python);
   Py_RETURN_NONE;
 }
 
@@ -305,8 +323,9 @@ PyObject* get_packed(PyObject* self, void*) {
   return PyLong_FromLong(run_of(self).packed);
 }
 
-PyObject* get_following(PyObject* self, void*) {
-  return PyBool_FromLong(run_of(self).phase == Phase::following);
+// For transforms that switch hooks off: see `aside.py`.
+PyObject* get_stands_aside(PyObject* self, void*) {
+  return PyBool_FromLong(run_of(self).phase != Phase::closed);
 }
 
 // -- the module --------------------------------------------------------------------------------
@@ -332,19 +351,13 @@ PyObject* module_setup(PyObject*, PyObject* told) {
       {"kept", &callbacks.kept},
       {"ignored", &callbacks.ignored},
       {"hidden", &callbacks.hidden},
-      {"dispatch", &callbacks.dispatch},
-      {"pack", &callbacks.pack},
+      {"push_mode", &callbacks.push_mode},
+      {"pop_mode", &callbacks.pop_mode},
       {"hand_over", &callbacks.hand_over},
       {"parameter", &callbacks.parameter}};
   for (auto [name, place] : places) *place = owned(py::object(given[name]).ptr());
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
-}
-
-// Stop a run that listens on this thread and is not `mine`.
-PyObject* module_stop_stray(PyObject*, PyObject* mine) {
-  if (current != nullptr && current->tape != mine) listen(nullptr);
-  Py_RETURN_NONE;
 }
 
 PyObject* module_current(PyObject*, PyObject*) {
@@ -354,7 +367,8 @@ PyObject* module_current(PyObject*, PyObject*) {
 PyMethodDef run_methods[] = {
     {"pack", run_pack, METH_O, nullptr},
     {"begin", run_begin, METH_VARARGS, nullptr},
-    {"listen", run_listen, METH_NOARGS, nullptr},
+    {"begin_in_python", run_begin_in_python, METH_VARARGS, nullptr},
+    {"listen", run_listen, METH_VARARGS, nullptr},
     {"silence", run_silence, METH_NOARGS, nullptr},
     {"hand_over", run_hand_over, METH_NOARGS, nullptr},
     {"finish", run_finish, METH_NOARGS, nullptr},
@@ -365,7 +379,7 @@ PyMethodDef run_methods[] = {
 
 PyGetSetDef run_members[] = {
     {"packed", get_packed, nullptr, nullptr, nullptr},
-    {"following", get_following, nullptr, nullptr, nullptr},
+    {"stands_aside", get_stands_aside, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMethodDef placeholder_methods[] = {
@@ -375,7 +389,6 @@ PyMethodDef module_methods[] = {
     {"unpack", unpack, METH_O, nullptr},
     {"template", module_template, METH_O, nullptr},
     {"setup", module_setup, METH_O, nullptr},
-    {"stop_stray", module_stop_stray, METH_O, nullptr},
     {"current", module_current, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -390,7 +403,7 @@ PyTypeObject* make_type(const char* name, PyMethodDef* methods, bool base) {
       {base ? Py_tp_new : 0, base ? reinterpret_cast<void*>(&run_new) : nullptr},
       {0, nullptr}};
   unsigned flags = Py_TPFLAGS_DEFAULT;
-  flags |= base ? Py_TPFLAGS_BASETYPE : Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  if (!base) flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
   PyType_Spec spec = {name, sizeof(T), 0, flags, slots};
   return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
 }

@@ -16,6 +16,10 @@ constexpr auto kKey = c10::DispatchKey::Fake;
 constexpr auto kBelow = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
 constexpr auto kNotBelow = c10::DispatchKeySet(c10::DispatchKeySet::FULL) ^ kBelow;
 
+// As within a dispatch mode, ops that a kernel calls move no version counters of their own.
+constexpr auto kNotWithin =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(kKey);
+
 struct Outside {  // a value from outside, as it was when first read
   at::Tensor tensor;
   int64_t version = 0;
@@ -40,7 +44,8 @@ struct Run {
   std::vector<at::Tensor> copies;  // by ordinal of the outside value
   int at = 0, packed = 0;
   Phase phase = Phase::closed;
-  PyObject* tape = nullptr;  // borrowed: the object that owns this
+  PyObject* tape = nullptr;    // held while the run is open
+  PyObject* python = nullptr;  // the tape that took it over
 
   void begin(std::shared_ptr<const Template> t) {
     plan = std::move(t);
@@ -157,12 +162,21 @@ inline bool same_call(Run& run, const Op& op, const c10::IValue* got) {
         if (same_constant(entry.constant, got[i])) break;
         if (!entry.number || !both_numbers(entry.constant, got[i])) return false;
         changed = true;
+        break;
+      case Kind::wrapped: {
+        auto number = unwrapped(got[i]);
+        if (number.isNone()) return false;
+        if (same_constant(entry.constant, number)) break;
+        if (!both_numbers(entry.constant, number)) return false;
+        changed = true;
+      }
     }
   }
   if (changed) {
     std::vector<c10::IValue> own(entries.size());
     for (size_t i = 0; i < entries.size(); i++)
-      if (entries[i].number) own[i] = got[i];
+      if (entries[i].number)
+        own[i] = entries[i].kind == Kind::wrapped ? unwrapped(got[i]) : got[i];
     run.state->calls[run.at] = std::move(own);
   }
   return true;
@@ -264,9 +278,8 @@ inline void run_op(
 // Make the Python path take the run over. Called with the GIL.
 inline void hand_over(Run& run) {
   run.phase = Phase::paused;
-  auto done =
-      py::reinterpret_steal<py::object>(PyObject_CallOneArg(callbacks.hand_over, run.tape));
-  if (!done) throw py::error_already_set();
+  run.python = PyObject_CallOneArg(callbacks.hand_over, run.tape);
+  if (run.python == nullptr) throw py::error_already_set();
   run.phase = Phase::python;
 }
 
@@ -281,26 +294,43 @@ inline bool is_ignored(const c10::OperatorHandle& op) {  // it makes no memory a
   return known[op] = told.cast<bool>();
 }
 
+// Run an op through the Python tape, as a dispatch mode would: it is on the stack of modes for this
+// op only, so that it does not matter at which nesting level the run was handed over.
 inline void run_in_python(Run& run, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  c10::impl::ExcludeDispatchKeyGuard guard(kNotBelow);
   py::gil_scoped_acquire gil;
-  if (run.phase == Phase::following) hand_over(run);
-  auto given = torch::jit::pop(*stack, op.schema().arguments().size());
-  auto [args, kwargs] = parseIValuesToPyArgsKwargs(op, given);
-  given.clear();
-  py::object func = py::reinterpret_borrow<py::object>(torch::detail::getTorchApiFunction(op));
-  auto out = py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
-      callbacks.dispatch, run.tape, func.ptr(), args.ptr(), kwargs.ptr(), nullptr));
-  if (!out) throw py::error_already_set();
-  pushPyOutToStack(op, stack, std::move(out), "planner");
+  if (run.phase == Phase::following) {
+    c10::impl::ExcludeDispatchKeyGuard guard(kNotBelow);
+    hand_over(run);
+  }
+  constexpr auto python = c10::DispatchKeySet(
+      {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+  auto before = c10::impl::tls_local_dispatch_key_set();
+  auto within = before;
+  within.excluded_ = (before.excluded_ | kNotBelow) - python;
+  c10::impl::ForceDispatchKeyGuard guard(within);
+  auto call = [](PyObject* function, PyObject* argument) {
+    auto done = py::reinterpret_steal<py::object>(
+        PyObject_CallFunctionObjArgs(function, argument, nullptr));
+    if (!done) throw py::error_already_set();
+  };
+  call(callbacks.push_mode, run.python);
+  try {
+    py::gil_scoped_release others;
+    op.callBoxed(stack);
+  } catch (...) {
+    call(callbacks.pop_mode, nullptr);
+    throw;
+  }
+  call(callbacks.pop_mode, nullptr);
 }
 
 inline void fallback(
     const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Run* run = current;
   if (run == nullptr) c10::impl::tls_set_dispatch_key_included(kKey, false);
-  c10::impl::ExcludeDispatchKeyGuard guard(kKey);
-  if (run != nullptr && run->phase == Phase::following) {
+  bool ours = run != nullptr && (run->phase == Phase::following || run->phase == Phase::python);
+  c10::impl::ExcludeDispatchKeyGuard guard(ours ? kNotWithin : c10::DispatchKeySet(kKey));
+  if (ours && run->phase == Phase::following) {
     const auto& ops = run->plan->ops;
     size_t at = run->at;
     if (at < ops.size() && ops[at].call.op == op) {
@@ -313,7 +343,6 @@ inline void fallback(
       run->roll_back(wanted.slots);
     }
   }
-  bool ours = run != nullptr && (run->phase == Phase::following || run->phase == Phase::python);
   if (!ours || is_ignored(op)) {
     op.redispatchBoxed(keys & kBelow, stack);
   } else {

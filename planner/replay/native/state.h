@@ -17,7 +17,7 @@ namespace planner {
 
 struct Callbacks {  // functions of `tape.py`, set once
   PyObject *replay, *bad_source, *bad_delivery, *bad_kept, *unpack, *kept, *ignored, *hidden,
-      *dispatch, *pack, *hand_over, *parameter;
+      *push_mode, *pop_mode, *hand_over, *parameter;
 };
 inline Callbacks callbacks{};
 
@@ -172,6 +172,8 @@ inline void push_arguments(
       stack.emplace_back(tensor(entry.arg));
     } else if (entry.kind == Kind::constant) {
       stack.push_back(own && entry.number ? (*own)[i] : entry.constant);
+    } else if (entry.kind == Kind::wrapped) {
+      stack.emplace_back(wrap_number(own ? (*own)[i] : entry.constant));
     } else if (entry.kind == Kind::statistic) {
       stack.emplace_back();
     } else if (entry.optional_items) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -36,7 +37,7 @@ struct Arg {  // a tensor argument: the value, and the view through which it is 
   int outside;           // ordinal of an outside value, when first
 };
 
-enum class Kind : uint8_t { tensor, list, statistic, constant };
+enum class Kind : uint8_t { tensor, list, statistic, constant, wrapped };  // a number as tensor
 
 struct Entry {  // one argument of a call, in schema order
   Kind kind;
@@ -127,6 +128,10 @@ inline Entry read_entry(const py::tuple& told, const c10::Argument& argument) {
     const auto* list = argument.type()->castRaw<c10::ListType>();
     TORCH_CHECK(list != nullptr, "tensors in an argument that is no list");
     entry.optional_items = list->getElementType()->kind() == c10::TypeKind::OptionalType;
+  } else if (entry.kind == Kind::wrapped) {
+    entry.constant =
+        torch::jit::toIValue(py::object(told[1]), c10::NumberType::get(), std::nullopt);
+    entry.number = true;
   } else if (entry.kind == Kind::constant && told[1].cast<bool>()) {
     entry.constant = torch::jit::toIValue(py::object(told[2]), argument.type(), argument.N());
     entry.number = is_number(argument.real_type());

@@ -129,6 +129,30 @@ inline bool same_constant(const c10::IValue& wanted, const c10::IValue& got) {
   return false;  // the Python path looks at the rest
 }
 
+// The number that torch wrapped into a tensor (`x * 0.5`), None if it did not.
+inline c10::IValue unwrapped(const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined()) return {};
+  const auto& tensor = value.toTensor();
+  if (!tensor.unsafeGetTensorImpl()->is_wrapped_number() || !tensor.is_cpu()) return {};
+  const void* data = tensor.const_data_ptr();
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return *static_cast<const double*>(data);
+    case at::kLong:
+      return *static_cast<const int64_t*>(data);
+    case at::kBool:
+      return *static_cast<const bool*>(data);
+    default:
+      return {};  // the Python path looks at the rest
+  }
+}
+
+inline at::Tensor wrap_number(const c10::IValue& number) {
+  auto tensor = c10::scalar_to_tensor(number.toScalar());
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
 inline bool both_numbers(const c10::IValue& wanted, const c10::IValue& got) {
   return (wanted.isInt() && got.isInt()) || (wanted.isDouble() && got.isDouble());
 }
