@@ -50,7 +50,7 @@ def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 @pytest.fixture
-def pair() -> tuple[nn.Sequential, nn.Sequential, planner.applier.apply.Handle]:
+def pair() -> tuple[nn.Sequential, nn.Sequential, object]:
     models = []
     for _ in range(2):
         torch.manual_seed(0)
