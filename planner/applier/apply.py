@@ -15,6 +15,7 @@ from typing_extensions import Self, override
 
 from planner.applier.check import check_plan
 from planner.applier.compiling import warn_of_wrapper
+from planner.applier.first_steps import FirstSteps
 from planner.applier.gates import install
 from planner.applier.manual import manual_plan
 from planner.applier.runtime import Runtime
@@ -50,10 +51,13 @@ class Handle(Removable):
         plan: the plan at work.
     """
 
-    def __init__(self, plan: Plan, runtime: Runtime, hooks: Sequence[Any]) -> None:
+    def __init__(
+        self, plan: Plan, runtime: Runtime, hooks: Sequence[Any], first_steps: FirstSteps
+    ) -> None:
         self.plan = plan
         self._runtime = runtime
         self._hooks = hooks  # grows when a sharded unit is met later
+        self._first_steps = first_steps
 
     @property
     def left_out(self) -> tuple[Exclusion, ...]:
@@ -76,9 +80,10 @@ class Handle(Removable):
         for hook in self._hooks:
             hook.remove()
         self._hooks = ()
+        self._first_steps.remove()
 
 
-def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle:
+def apply(model: nn.Module, plan: Plan | str | PathLike[str], strict: bool = False) -> Handle:
     """Install a plan on a model, in place and reversibly.
 
     The model stays the same object, with the same class, module names, `state_dict` keys,
@@ -87,6 +92,7 @@ def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle:
     Args:
         model: the model that the plan was made for.
         plan: a `Plan`, or the path of a plan file.
+        strict: raise where a step is not the one that the plan was made for, instead of warning.
 
     Returns:
         A handle that removes the plan again, by `remove()` or as a context manager.
@@ -102,4 +108,5 @@ def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle:
     check_plan(model, plan)
     warn_of_wrapper(model)
     runtime = Runtime(plan)
-    return Handle(plan, runtime, install(model, runtime) if plan.segments else ())
+    hooks = install(model, runtime) if plan.segments else ()
+    return Handle(plan, runtime, hooks, FirstSteps(model, plan, strict))

@@ -6,8 +6,11 @@ Plain data, no torch. Used by `planner.documents.profile` and `planner.documents
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from planner.documents.fields import Positive
+from planner.documents.fields import Count, Positive, added
+
+Mode = Literal["train", "eval", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class StepInfo:
         shards: ranks that share parameters, gradients and optimizer state; 1 for none.
         estimated_for: device for which times and lives were derived without running the step;
             empty when it ran.
+        mode: of the model's modules; mixed where some are in eval mode, as a frozen part may be.
+        optimizer_state_bytes: what the optimizer keeps from step to step.
+        gradient_bytes: gradients that are there when the step begins, to be added to.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -47,6 +53,9 @@ class StepInfo:
     root_calls: int = 1
     shards: Positive = 1
     estimated_for: str = ""
+    mode: Mode = added("train")
+    optimizer_state_bytes: Count = added(0)
+    gradient_bytes: Count = added(0)
 
 
 @dataclass(frozen=True, slots=True)

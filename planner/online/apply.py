@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @overload
-def apply(model: nn.Module, plan: Plan | str | PathLike[str]) -> Handle: ...
+def apply(model: nn.Module, plan: Plan | str | PathLike[str], *, strict: bool = ...) -> Handle: ...
 @overload
 def apply(model: nn.Module, *, budget_mb: float | str) -> OnTheFlyHandle: ...
 def apply(
@@ -26,6 +26,7 @@ def apply(
     plan: Plan | str | PathLike[str] | None = None,
     *,
     budget_mb: float | str | None = None,
+    strict: bool = False,
 ) -> Handle | OnTheFlyHandle:
     """Install a plan on a model, or plan for a budget while the model trains.
 
@@ -41,6 +42,8 @@ def apply(
         model: the model that the plan was made for, or that is about to be trained.
         plan: a `Plan`, or the path of a plan file.
         budget_mb: in place of a plan, as for `planner.plan`.
+        strict: raise where a step is not the one that the plan was made for (mode, larger inputs,
+            optimizer state, autocast, gradients at the start), instead of warning once.
 
     Returns:
         A handle that takes everything off again, by `remove()` or as a context manager. On the
@@ -49,7 +52,8 @@ def apply(
     Raises:
         InvalidInputsError: neither a plan nor a budget was given, or both.
         InvalidBudgetError: the budget makes no sense.
-        StalePlanError: the model is not the one that the plan was made for.
+        StalePlanError: the model is not the one that the plan was made for; with `strict`, from
+            the model's call or the optimizer's update, a step is not.
         InvalidModelError: a plan is on this model already, or it is no module.
         DocumentError: the plan file cannot be read.
     """
@@ -61,7 +65,7 @@ def apply(
             "planner.apply(model, plan), or planner.apply(model, budget_mb=300)",
         )
     if plan is not None:
-        return applier.apply(model, plan)
+        return applier.apply(model, plan, strict)
     budget = parse_budget(budget_mb)
     from planner.online.handle import OnTheFlyHandle  # brings the search with it
 

@@ -21,13 +21,13 @@ from planner.budget import Budget
 from planner.documents import Plan
 from planner.online.call_hooks import CallEnterGate, CallExitGate
 from planner.online.notices import Notices, not_recordable
-from planner.online.optimizers import Updates, state_tensors
 from planner.online.plan_recorded import plan_from, profile_of
 from planner.online.recompute_all import recompute_all
 from planner.online.recorded_step import RecordedStep
 from planner.online.recorder import LoopRecorder, RecordedLoop
 from planner.online.situation import Situation, situation_of
 from planner.training_step.call import Call
+from planner.training_step.optimizers import Updates, state_tensors
 
 MOST_KEPT = 16
 """Plans and records kept for different sizes of inputs; the oldest give way."""

@@ -11,6 +11,7 @@ from planner.documents.step import StepInfo
 from planner.errors import StepError
 from planner.online.script import Script, play
 from planner.training_step.call import Call
+from planner.training_step.situation import mode_of
 from planner.training_step.step import Step
 from planner.training_step.tree import tensors_with_paths
 
@@ -92,4 +93,5 @@ class RecordedStep(Step):
             autocast=script.autocast,
             optimizer=type(self.optimizer).__name__ if self.optimizer is not None else "",
             root_calls=len(script.calls),
+            mode=mode_of(self.model),
         )

@@ -157,7 +157,11 @@ def to_profile(
     return Profile(
         model_class=type(step.model).__name__,
         fingerprint=fingerprint(step.model),
-        step=step.describe(),
+        step=replace(
+            step.describe(),
+            optimizer_state_bytes=_bytes_before(storages, "optimizer"),
+            gradient_bytes=_bytes_before(storages, "gradient"),
+        ),
         units=_units(plain),
         ops=ops,
         values=_values(plain, ids),
@@ -173,6 +177,11 @@ def to_profile(
         excluded=_excluded(step.model),
         custom_ops=unvetted(plain.custom_ops.values()),
     )
+
+
+def _bytes_before(storages: Sequence[Storage], category: str) -> int:
+    """Bytes of a category that are there when the step begins."""
+    return sum(s.bytes for s in storages if s.category == category and s.birth < 0)
 
 
 def _value_ids(plain: Recording) -> dict[Key, int]:

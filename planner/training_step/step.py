@@ -13,12 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from planner.documents.step import StepInfo, TensorSpec
+from planner.documents.step import StepInfo
 from planner.errors import PlannerError, StepError
 from planner.training_step import checks
 from planner.training_step.call import Call, CallSource, call_source
 from planner.training_step.loss import check_loss, default_loss
+from planner.training_step.observed_run import (
+    BackwardTraces,
+    RootCalls,
+    autocast_dtype,
+    model_device,
+)
+from planner.training_step.situation import mode_of
 from planner.training_step.tree import tensors_with_paths
+
+__all__ = ["Step", "autocast_dtype", "make_step", "model_device"]
 
 Optimizer = torch.optim.Optimizer
 
@@ -50,7 +59,8 @@ class Step:
         self._source = source
         self._loss_fn = loss_fn or default_loss
         self._user_step = step
-        self._seen = _RootCalls()
+        self._seen = RootCalls()
+        self._has_backward = step is None
 
     def with_call(self, call: Call) -> Step:
         """Return the same step on other arguments; a user's own step stays as it is."""
@@ -125,6 +135,7 @@ class Step:
             autocast=seen.autocast if seen else autocast_dtype(device),
             optimizer=type(self.optimizer).__name__ if self.optimizer is not None else "",
             root_calls=seen.count if seen else 1,
+            mode=mode_of(self.model),
         )
 
     def _run_plain(self, source: CallSource) -> Any:
@@ -148,8 +159,13 @@ class Step:
     def _run_users_own(self) -> Any:
         assert self._user_step is not None
         step_errors = _explained("the step function", "call step(model) by hand")
-        with step_errors, self._seen.watching(self.model):
-            return self._user_step(self.model)
+        before = None if self._has_backward else BackwardTraces(self.model)
+        with step_errors, self._seen.watching(self.model, before):
+            held = self._user_step(self.model)
+        if before is not None:
+            before.check(self.model)
+            self._has_backward = True
+        return held
 
 
 def make_step(
@@ -198,54 +214,12 @@ def make_step(
     return made
 
 
-def model_device(model: nn.Module) -> torch.device:
-    """Return where the model is: a device beside the host if any of it is there.
-
-    The CPU where it has neither parameters nor buffers.
-    """
-    found = [tensor.device for tensor in (*model.parameters(), *model.buffers())]
-    off_host = (device for device in found if device.type not in ("cpu", "meta"))
-    return next(off_host, found[0] if found else torch.device("cpu"))
-
-
 def _source(model: nn.Module, inputs: Any, fresh: bool) -> CallSource:
     if inputs is None:
         from planner.training_step.inputs import resolve_inputs
 
         inputs = resolve_inputs(model)
     return call_source(inputs, fresh)
-
-
-def autocast_dtype(device: str) -> str:
-    """Return autocast's dtype for a kind of device as now in force, or an empty text when off."""
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return ""
-    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-
-
-class _RootCalls:
-    """What a run of a user's own step shows: calls of the model, their inputs and autocast."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.autocast = ""
-        self.inputs: tuple[TensorSpec, ...] = ()
-
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Look at the model's calls during one run."""
-        self.count = 0
-        handle = model.register_forward_pre_hook(self._called, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def _called(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.count == 0:
-            self.autocast = autocast_dtype(model_device(model).type)
-            self.inputs = Call(args, kwargs).specs()
-        self.count += 1
 
 
 @contextmanager

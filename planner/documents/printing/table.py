@@ -64,12 +64,24 @@ def _step_text(step: StepInfo) -> str:
         tensors + more,
         step.device,
         step.autocast and f"autocast {step.autocast}",
-        step.optimizer,
+        f"{step.mode} mode",
+        _optimizer_text(step),
+        f"gradients of {format_bytes(step.gradient_bytes)} at the start"
+        if step.gradient_bytes
+        else "",
         f"{step.root_calls} calls of the model" if step.root_calls != 1 else "",
         f"sharded over {step.shards} ranks" if step.shards != 1 else "",
         step.estimated_for and f"estimated for {step.estimated_for}",
     ]
     return "; ".join(part for part in parts if part)
+
+
+def _optimizer_text(step: StepInfo) -> str:
+    if not step.optimizer:
+        return "optimizer: none, its state is not counted"
+    if not step.optimizer_state_bytes:
+        return step.optimizer
+    return f"{step.optimizer} with {format_bytes(step.optimizer_state_bytes)} of state"
 
 
 def _segment_lines(plan: Plan) -> list[str]:

@@ -17,7 +17,7 @@ def test_a_plan_in_full() -> None:
     assert str(PLAN).splitlines() == [
         "Plan for Net: optimal, found by dynamic program",
         "  made for        args[0] [8, 128] int64, kwargs['mask'] [] bool; cpu; autocast bfloat16; "
-        "AdamW",
+        "train mode; AdamW",
         "  budget          300.0 MiB",
         "  plain peak      400.0 MiB",
         "  predicted peak  290.0 MiB (10.0 MiB below the budget)",
@@ -157,7 +157,7 @@ def test_a_profile_in_full() -> None:
     assert str(PROFILE).splitlines() == [
         "Profile of Net",
         "  made for      args[0] [8, 128] int64, kwargs['mask'] [] bool; cpu; autocast bfloat16; "
-        "AdamW",
+        "train mode; AdamW",
         "  plain peak    9.0 MiB",
         "  step time     4.00 us",
         "  forward time  1.50 us",

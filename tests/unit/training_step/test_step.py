@@ -334,3 +334,28 @@ def test_host_integers_may_stand_beside_inputs_on_the_models_device():
     make_step(model, inputs=(x, torch.tensor([1, 2])))
     with pytest.raises(InvalidInputsError, match=r"args\[1\]"):
         make_step(model, inputs=(x, torch.ones(2)))
+
+
+def test_a_step_without_a_backward_is_refused():
+    model = Adds()
+    step = make_step(model, step=lambda given: given(X).sum())
+    with pytest.raises(StepError, match="ran no backward"):
+        step.run()
+
+
+@pytest.mark.parametrize("how", ["backward", "cleared", "grad", "part"])
+def test_every_way_to_run_a_backward_counts(how):
+    model = Adds()
+
+    def own(given):
+        if how == "part":
+            given.layer(X).sum().backward()
+        elif how == "grad":
+            torch.autograd.grad(given(X).sum(), list(given.parameters()))
+        else:
+            given(X).sum().backward()
+        if how == "cleared":
+            given.zero_grad()
+
+    for _ in range(2):
+        make_step(model, step=own).run()

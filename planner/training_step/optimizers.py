@@ -48,7 +48,7 @@ class Updates:
     def by_size(self) -> list[Optimizer]:
         """Return the optimizers found so far, the one with most state last."""
         alive = [found for ref in self._found.values() if (found := ref()) is not None]
-        return sorted(alive, key=_state_bytes)
+        return sorted(alive, key=state_bytes)
 
     def on_update(self, optimizer: Optimizer) -> None:
         """Remember an optimizer of the model, which has just made an update."""
@@ -67,7 +67,8 @@ def state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
     return list(tensors_in(optimizer.state.values()))
 
 
-def _state_bytes(optimizer: Optimizer) -> int:
+def state_bytes(optimizer: Optimizer) -> int:
+    """Return the bytes of the tensors in an optimizer's state."""
     return sum(tensor.nbytes for tensor in state_tensors(optimizer))
 
 
