@@ -1,4 +1,4 @@
-"""`planner check PLAN MODEL`: whether the model still fits the plan; for continuous integration."""
+"""`planner check PLAN MODEL`: whether model, mode and inputs still fit the plan; for CI."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.cli.arguments import add_command, add_model
 from planner.cli.console import Console
+from planner.cli.stored_step import check_step
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_parser(subcommands: Subcommands) -> None:
     """Add the subcommand."""
-    summary = "Fail, naming the changed units, when the model no longer fits the plan."
+    summary = "Fail, naming what changed, when the model or its step no longer fits the plan."
     parser = add_command(subcommands, "check", summary, run)
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a stored plan")
     add_model(parser)
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     plan = planner.Plan.load(args.plan)
     target = load_target(args.model)
     planner.apply(target.model, plan).remove()
+    check_step(plan, target)
     answer = {"ok": True, "model_class": plan.model_class, "segments": len(plan.segments)}
     console.result(
         f"{args.plan} fits {args.model}: {plan.model_class}, {len(plan.segments)} segments",

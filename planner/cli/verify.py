@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cli.arguments import add_command, add_model
 from planner.cli.console import Console
+from planner.cli.stored_step import as_planned
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         stage("loading the model")
         target = load_target(args.model)
         stage("running the steps")
-        found = planner.verify(target.model, plan, repeats=args.repeats, **target.step_arguments())
+        with as_planned(plan, target) as arguments:
+            found = planner.verify(target.model, plan, repeats=args.repeats, **arguments)
     console.result(str(found), lambda: json.dumps(facts(found), indent=2))
     return 0 if found.ok else 1
 
