@@ -286,4 +286,5 @@ def _replay_can_serve() -> bool:
         and torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
         and not checkpoint_listens()
         and torch._C._get_tracing_state() is None
+        and torch.autograd.forward_ad._current_level < 0
     )

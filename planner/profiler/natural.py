@@ -16,7 +16,7 @@ def merge_lives(plain: Recording, natural: Recording) -> tuple[Storage, ...]:
     """
     end = len(plain.ops)
     to_plain = _forward_ops(plain)
-    same = _same_ops(plain, natural, to_plain)
+    same = shared_ops(plain, natural)
     other = _natural(natural)
     place: dict[int, int] = {index: number for number, index in enumerate(to_plain[:same])}
     born: dict[int, int] = defaultdict(int)
@@ -40,10 +40,10 @@ def _forward_ops(recording: Recording) -> list[int]:
     return [i for i, op in enumerate(recording.ops) if op.phase != "backward"]
 
 
-def _same_ops(plain: Recording, natural: Recording, to_plain: list[int]) -> int:
-    """How many forward ops both runs share from the start (all, when the step repeats itself)."""
+def shared_ops(plain: Recording, natural: Recording) -> int:
+    """Return how many forward ops both runs share from the start (all, when steps are alike)."""
     count = 0
-    for index, op in zip(to_plain, natural.ops, strict=False):
+    for index, op in zip(_forward_ops(plain), natural.ops, strict=False):
         if plain.ops[index].name != op.name:
             break
         count += 1

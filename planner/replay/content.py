@@ -63,16 +63,17 @@ class Sample(NamedTuple):
     value: int
 
 
-def sample(tensor: torch.Tensor, whole: bool) -> Sample | None:
+def sample(tensor: torch.Tensor, whole: bool, even_views: bool = False) -> Sample | None:
     """Return a sample of a tensor's content, or None where reading it would cost a transfer.
 
     Args:
         tensor: a plain tensor with memory of its own.
         whole: take the checksum of all of it where it fills its storage, else read a few words.
+        even_views: also where it does not, of the whole storage.
     """
     if not tensor.is_cpu:
         return None
-    fills = whole and tensor.nbytes == tensor.untyped_storage().nbytes()
+    fills = whole and (even_views or tensor.nbytes == tensor.untyped_storage().nbytes())
     read = _whole if fills else _few_words
     return Sample(read, read(tensor))
 

@@ -12,6 +12,8 @@ OWN COUNTER       some views (of `unsafe_split`) count versions on their own and
                   a counter that is ahead proves a write.
 BLANK MEMORY      memory from `empty` that is read before a write was seen was filled by code
                   without an op; it comes from outside.
+SHARED MEMORY     memory that an array shares may be written between any two reads (see `exposure`);
+                  every read of it is a new value that comes from outside.
 """
 
 from __future__ import annotations
@@ -73,6 +75,7 @@ class Flow:
         self.version: list[int] = []
         self.external: list[bool] = []
         self.blank: set[int] = set()
+        self.exposed: set[int] = set()  # slots of memory that arrays share
         self.contents = Contents()
         self.gone: set[Key] = set()  # outside values that were overwritten without an op
         self.outside: dict[Key, tuple[Any, int]] = {}  # tensor, version when read
@@ -90,6 +93,10 @@ class Flow:
             first = True
         elif tensor._version > self.base[slot] + self.bumps[slot]:  # UNSEEN WRITE
             self.bumps[slot] = tensor._version - self.base[slot]
+            first = self._renew(slot, tensor)
+        elif slot in self.exposed:  # SHARED MEMORY
+            if self.contents.changed(slot, tensor.untyped_storage()):
+                self.gone.add((slot, self.version[slot]))
             first = self._renew(slot, tensor)
         elif slot in self.blank:  # BLANK MEMORY
             first = self._renew(slot, tensor)

@@ -1,8 +1,7 @@
-"""Compares a run with a recorded one, op by op, on the hot path.
+"""Follows a recorded run op by op, and pack by pack, on the hot path.
 
-An op is the same when its overload, its constants and the values that it reads, through the same
-views, are the same. Numbers that changed are taken over for this run (`x * self.alpha`); any other
-difference ends the following.
+An op is the recorded one when its overload and its arguments are (see `arguments`). At a difference
+the run goes on along another recorded variant with the same beginning, or is recorded from there.
 """
 
 from __future__ import annotations
@@ -11,23 +10,14 @@ from typing import Any, Final
 
 import torch
 
-from planner.replay.content import sample
+from planner.errors import ReplayError
+from planner.replay.arguments import Arguments
 from planner.replay.draws import generator_used
-from planner.replay.flow import PLAIN, Arg, bits_of
+from planner.replay.exposure import EXPOSED
+from planner.replay.flow import Arg
 from planner.replay.launches import LAUNCH
-from planner.replay.matching import (
-    COMPARED,
-    NUMBERS,
-    number,
-    same_bits,
-    same_constant,
-    same_keywords,
-    same_tensor,
-    same_view,
-)
 from planner.replay.program import Pack, Program
-from planner.replay.record import Call, OpRecord, written_tensors
-from planner.replay.recorder import keeps_results
+from planner.replay.record import OpRecord, uninitialized_like, written_tensors
 from planner.replay.run import SegmentRun, kept
 from planner.replay.traits import traits_of
 from planner.replay.trees import tensors_in
@@ -43,18 +33,28 @@ class Follower:
         program: the recorded run that is followed.
         at: number of the op that comes next.
         packed: number of the pack that comes next.
-        known, base: the flow's own collections (slots by address, version bases).
     """
 
-    __slots__ = ("_pins", "_run", "_tried", "at", "base", "known", "packed", "program")
+    __slots__ = (
+        "_arguments",
+        "_base",
+        "_known",
+        "_pins",
+        "_run",
+        "_tried",
+        "at",
+        "packed",
+        "program",
+    )
 
     def __init__(self, run: SegmentRun, program: Program) -> None:
         self._run = run
         self.program = program
         self.at = 0
         self.packed = 0
+        self._arguments = Arguments(run, program)
         flow = run.flow
-        self.known, self.base, self._pins = flow.known, flow.base, flow.pins
+        self._known, self._base, self._pins = flow.known, flow.base, flow.pins
         self._tried: list[Program] = []
 
     @property
@@ -82,21 +82,36 @@ class Follower:
                 record, busy = path[at]
                 if (
                     record.func is func
-                    and len(self.base) == record.slots  # else fewer tensors were packed before
-                    and self._same(record, types, args, kwargs)
+                    and len(self._base) == record.slots  # else fewer tensors were packed before
+                    and self._arguments.same(record, at, types, args, kwargs)
                 ):
-                    if busy:
+                    if busy or self._arguments.resized:
                         return self._run_busy(record, args, kwargs)
                     out = record.call(*args, **kwargs) if kwargs else record.call(*args)
                     self.at = at + 1
                     pin: Any = out.untyped_storage()._weak_ref()
                     self._pins.append(pin)
-                    self.known[pin] = record.outs[0]
-                    self.base.append(0)
+                    self._known[pin] = record.outs[0]
+                    self._base.append(0)
                     return out
-                self._run.flow.roll_back(record.slots)
+                self._arguments.forget(record.slots)
             if not self._switch(func):
                 return DIFFERS
+
+    def exposed(self, tensor: torch.Tensor) -> bool:
+        """Whether the sharing of this memory with an array was recorded here."""
+        path = self.program.path
+        if self.at >= len(path):
+            return False
+        record = path[self.at].record
+        if record.func is not EXPOSED or len(self._base) != record.slots:
+            return False
+        (wanted,) = record.args
+        if self._arguments.same_pack(wanted, tensor) is None:
+            self._arguments.forget(record.slots)
+            return False
+        self.at += 1
+        return True
 
     def launched(self) -> bool:
         """Whether a launch of a kernel without an op was recorded here."""
@@ -120,6 +135,9 @@ class Follower:
         self.at = at + 1
         if record.makes:
             self._enter(record, out)
+            calls = run.state.step_values.calls
+            if at in calls and record.again is not None:  # uninitialized memory
+                calls[at] = uninitialized_like(out)
         if record.outside_writes:
             self._note_outside_writes(record, args, kwargs)
         if record.keep:
@@ -134,113 +152,18 @@ class Follower:
         for slot, tensor in zip(record.outs, flat, strict=True):
             if slot >= 0:
                 pin: Any = tensor.untyped_storage()._weak_ref()
+                if pin in self._known:
+                    raise _aliased(record, tensor)
                 self._pins.append(pin)
-                self.known[pin] = slot
-                self.base.append(0)
+                self._known[pin] = slot
+                self._base.append(0)
 
     def _note_outside_writes(self, record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> None:
         for tensor in written_tensors(traits_of(record.func), args, kwargs or {}):
-            slot = self.known[tensor.untyped_storage()._cdata]
+            slot = self._known[tensor.untyped_storage()._cdata]
             for key in record.outside_writes:
                 if key[0] == slot:  # the counter moves once this op has returned
                     self._run.flow.outside[key] = (tensor, tensor._version + 1)
-
-    # -- comparing ----------------------------------------------------------------------------
-
-    def _same(self, record: OpRecord, types: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-        """Whether this op is the recorded one; enters what comes from outside."""
-        if types or record.opaque:
-            return record.opaque and (
-                record.aside
-                or keeps_results(
-                    self._run.recipe.rules, traits_of(record.func), types, args, kwargs
-                )
-            )
-        try:
-            return self._same_op(record, args, kwargs)
-        except (AttributeError, RuntimeError, NotImplementedError):
-            return False  # no tensor, or one without storage or version
-
-    def _same_op(self, record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> bool:
-        if record.relabelled and not _same_meaning(record, args, kwargs):
-            return False
-        expected = record.args
-        if len(expected) != len(args):
-            return False
-        changed = False
-        known: Any = self.known
-        base = self.base
-        for wanted, got in zip(expected, args, strict=True):
-            kind = type(wanted)
-            if kind is Arg:
-                slot, _, size, stride, offset, dtype, counter, first, _, _, _ = wanted
-                found = known.get(got.untyped_storage()._cdata)
-                if first:
-                    if not self.same_outside(wanted, got, found):
-                        return False
-                elif (
-                    found != slot
-                    or got.size() != size
-                    or got.stride() != stride
-                    or got.storage_offset() != offset
-                    or got._version - base[slot] != counter
-                    or got.dtype is not dtype
-                ):
-                    return False
-            elif wanted is not got and not (
-                kind is type(got)
-                and kind in COMPARED
-                and wanted == got
-                and (wanted or kind is not float)  # zeros have signs
-            ):
-                if same_constant(self, wanted, got):
-                    continue
-                if kind is not type(got) or kind not in NUMBERS:
-                    return False
-                changed = True
-        if changed or kwargs or record.kwargs:
-            return self._same_numbers(record, args, kwargs or {}, changed)
-        return True
-
-    def _same_numbers(
-        self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any], changed: bool
-    ) -> bool:
-        """Compare keywords, too; numbers that changed are taken from this step."""
-        same = same_keywords(self, record.kwargs, kwargs)
-        if same is not None and (changed or not same):
-            self._take_numbers(record, args, kwargs)
-        return same is not None
-
-    def same_outside(self, wanted: Arg, got: torch.Tensor, slot: int | None) -> bool:
-        """Compare the first sight of a value from outside, and enter it."""
-        if not same_view(wanted, got):
-            return False
-        flow = self._run.flow
-        if wanted.version == 0:
-            if slot is not None:
-                return False
-            pin: Any = got.untyped_storage()._weak_ref()
-            self._pins.append(pin)
-            self.known[pin] = wanted.slot
-            self.base.append(got._version)
-        elif slot != wanted.slot or got._version - self.base[slot] != wanted.counter:
-            return False
-        key = (wanted.slot, wanted.version)
-        flow.outside[key] = (got, got._version)
-        flow.storages[wanted.slot] = got.untyped_storage()
-        if key in self.program.source_uses:
-            self._run.samples[key] = sample(got, whole=False)
-        return True
-
-    def _take_numbers(
-        self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Numbers that change from step to step (`x * self.alpha`) are taken from this step."""
-        self._run.state.step_values.calls[self.at] = Call(
-            record.func,
-            tuple(number(w, g) for w, g in zip(record.args, args, strict=True)),
-            tuple((name, number(w, kwargs[name])) for name, w in record.kwargs),
-        )
 
     # -- what autograd packs ------------------------------------------------------------------
 
@@ -250,19 +173,16 @@ class Follower:
         if packed < len(packs):
             at, arg, dropped, slots, stays = packs[packed]
             if at == self.at:
-                if stays or (len(self.base) == slots and self._same_pack(arg, tensor)):
+                found: Arg | None = arg
+                if not stays and len(self._base) == slots:
+                    found = self._arguments.same_pack(arg, tensor)
+                elif not stays:
+                    found = None
+                if found is not None:
                     self.packed = packed + 1
-                    return self._run.drop(arg, tensor) if dropped else kept(tensor)
-                self._run.flow.roll_back(slots)
+                    return self._run.drop(found, tensor) if dropped else kept(tensor)
+                self._arguments.forget(slots)
         return DIFFERS
-
-    def _same_pack(self, wanted: Arg, tensor: torch.Tensor) -> bool:
-        if type(tensor) not in PLAIN:
-            return False
-        try:
-            return same_tensor(self, wanted, tensor) and bits_of(tensor) == wanted.bits
-        except (RuntimeError, NotImplementedError):
-            return False
 
     # -- other variants -----------------------------------------------------------------------
 
@@ -271,7 +191,7 @@ class Follower:
         self._tried.append(self.program)
         for other in self._run.recipe.programs:
             if self._continues(other, func):
-                self.program = other
+                self.program = self._arguments.program = other
                 return True
         return False
 
@@ -290,7 +210,10 @@ class Follower:
         )
 
 
-def _same_meaning(record: OpRecord, args: tuple[Any, ...], kwargs: Any) -> bool:
-    return same_bits(record.args, args) and same_bits(
-        tuple(a for _, a in record.kwargs), tuple((kwargs or {}).values())
+def _aliased(record: OpRecord, tensor: torch.Tensor) -> ReplayError:
+    return ReplayError(
+        f"{record.func} returned a tensor of shape {tuple(tensor.shape)} in memory of its "
+        "arguments, and in its own memory when it was recorded",
+        cause="an op whose results share memory for some sizes only",
+        fix="exclude the unit from the plan: planner.plan(..., save=[...])",
     )

@@ -5,6 +5,7 @@ Pure comparisons for the follower; what is read for the first time goes through 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import copysign
 from typing import Any, Protocol
 
@@ -29,32 +30,42 @@ class Values(Protocol):
     def same_outside(self, wanted: Arg, got: torch.Tensor, slot: int | None) -> bool:
         """Whether the first sight of an outside value is the recorded one; enters it if so."""
 
+    def note_geometry(self, wanted: Arg, got: torch.Tensor) -> None:
+        """Take note where a tensor has another geometry than the recorded one."""
+
 
 def same_tensor(values: Values, wanted: Arg, got: torch.Tensor) -> bool:
-    """Whether a tensor holds the recorded value, in the recorded view."""
+    """Whether a tensor holds the recorded value."""
     slot = values.known.get(got.untyped_storage()._cdata)
     if wanted.first:
         return values.same_outside(wanted, got, slot)
+    if (
+        slot != wanted.slot
+        or got._version - values.base[slot] != wanted.counter
+        or got.dtype is not wanted.dtype
+    ):
+        return False
+    values.note_geometry(wanted, got)
+    return True
+
+
+def same_geometry(wanted: Arg, got: torch.Tensor) -> bool:
+    """Whether a tensor has the recorded size, strides and offset."""
     return bool(
-        slot == wanted.slot
-        and got.size() == wanted.size
+        got.size() == wanted.size
         and got.stride() == wanted.stride
         and got.storage_offset() == wanted.offset
-        and got._version - values.base[slot] == wanted.counter
-        and got.dtype is wanted.dtype
     )
 
 
-def same_view(wanted: Arg, got: torch.Tensor) -> bool:
-    """Whether a plain tensor has the recorded geometry, dtype and device."""
+def same_kind(wanted: Arg, got: torch.Tensor) -> bool:
+    """Whether a plain tensor has the recorded dtype and device, and is read the same way."""
     return bool(
         type(got) in PLAIN
-        and got.size() == wanted.size
-        and got.stride() == wanted.stride
-        and got.storage_offset() == wanted.offset
         and got.dtype is wanted.dtype
         and got.device == wanted.device
         and bits_of(got) == wanted.bits
+        and got.layout is torch.strided
         and not got.is_inference()
     )
 
@@ -86,21 +97,6 @@ def _same_items(values: Values, wanted: Any, got: Any) -> bool:
     )
 
 
-def same_keywords(values: Values, wanted: Any, kwargs: dict[str, Any]) -> bool | None:
-    """Return True when keywords are equal, False when only numbers differ, else None."""
-    if len(wanted) != len(kwargs):
-        return None
-    same = True
-    for (name, recorded), (other, got) in zip(wanted, kwargs.items(), strict=True):
-        if name != other:
-            return None
-        if not same_constant(values, recorded, got):
-            if type(recorded) is not type(got) or type(got) not in NUMBERS:
-                return None
-            same = False
-    return same
-
-
 def same_bits(wanted: Any, got: Any) -> bool:
     """Whether tensors are read conjugated or negated as they were."""
     if type(wanted) is Arg:
@@ -110,6 +106,40 @@ def same_bits(wanted: Any, got: Any) -> bool:
     return True
 
 
-def number(recorded: Any, now: Any) -> Any:
-    """Return a constant of this step: numbers may change, all else is as recorded."""
-    return now if type(recorded) in NUMBERS and type(now) in NUMBERS else recorded
+def taken_over(recorded: Any, now: Any) -> Any:
+    """Return an argument of this step in its recorded form (TAKEN OVER in `arguments`).
+
+    Numbers, and the geometry of tensors, are this step's; all else is as recorded.
+
+    Returns:
+        The tree, or NotImplemented where something else differs.
+    """
+    if type(recorded) is Arg:
+        geometry = (tuple(now.size()), now.stride(), int(now.storage_offset()))
+        return recorded._replace(
+            size=geometry[0], stride=geometry[1], offset=geometry[2], direct=False
+        )
+    if isinstance(recorded, Many):
+        kind, given = type(now), now
+        if kind is not recorded.kind or len(given) != len(recorded):
+            return NotImplemented
+        items = [taken_over(r, n) for r, n in zip(recorded, given, strict=True)]
+        return type(recorded)(items) if all_taken(items) else NotImplemented
+    if type(recorded) is not type(now):
+        return recorded if type(recorded) is Statistic else NotImplemented
+    if type(now) in NUMBERS:
+        return now
+    if type(now) is list and all(type(n) in NUMBERS for n in (*recorded, *now)):
+        return list(now)
+    return recorded if _equal(recorded, now) else NotImplemented
+
+
+def all_taken(items: Iterable[Any]) -> bool:
+    """Whether every argument could be taken over."""
+    return not any(item is NotImplemented for item in items)
+
+
+def _equal(recorded: Any, now: Any) -> bool:
+    if type(now) is complex:
+        return repr(recorded) == repr(now)
+    return isinstance(now, torch.Generator) or bool(recorded == now)

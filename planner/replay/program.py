@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from planner.replay.exposure import EXPOSED
 from planner.replay.flow import Arg, Key
 from planner.replay.record import OpRecord
 from planner.replay.slicing import Group, slice_segment
@@ -55,6 +56,7 @@ class Program:
         statistics: sources that a kernel may change without declaring it.
         path: the records, each with whether a followed run does more for it than run it and
             enter its one result.
+        exposed: slots of memory that arrays share, see `exposure`.
         copied: op numbers before which an outside value is copied since the op overwrites it,
             with the values to copy.
     """
@@ -72,6 +74,7 @@ class Program:
     statistics: tuple[Key, ...]
     copied: dict[int, tuple[Key, ...]]
     path: tuple[PathStep, ...]
+    exposed: frozenset[int]
 
     @property
     def drops(self) -> bool:
@@ -115,12 +118,14 @@ def compile_program(
         tuple(k for number in replayed for k in records[number].statistics if k in sources),
         copied,
         tuple(PathStep(r, _is_busy(r) or n in draws or n in copied) for n, r in enumerate(records)),
+        frozenset(slot for r in records if r.func is EXPOSED for slot in r.touched),
     )
 
 
 def _is_busy(record: OpRecord) -> bool:
     one_result = record.makes and len(record.outs) == 1 and not record.many_outs
-    return not one_result or bool(record.outside_writes or record.keep or record.hidden)
+    more = record.outside_writes or record.keep or record.hidden or record.again
+    return not one_result or bool(more)
 
 
 def _count(keys: object) -> dict[Key, int]:

@@ -14,6 +14,7 @@ import torch
 
 from planner.replay.flow import Arg, Flow, Key
 from planner.replay.slicing import FlowOp
+from planner.replay.surroundings import settings_of
 from planner.replay.traits import Traits, traits_of
 from planner.replay.trees import Many, Statistic, args_in, on_tape, record_tree, tensors_in
 
@@ -51,6 +52,7 @@ class OpRecord:
         touched: slots that an opaque op was given, and may have written.
         overwrites: values that an opaque op writes over, now or later.
         choices: kernel choices in force where they were not those of the segment's opening.
+        settings: positions of the settings on which its kernel depends, see `surroundings`.
         again: what to run at replay where it is not the op itself.
         call: the op's entry point without the overload's Python layer.
         many_outs: returns a tuple or list rather than one tensor.
@@ -79,6 +81,7 @@ class OpRecord:
     touched: tuple[int, ...] = ()
     overwrites: tuple[Key, ...] = ()
     choices: tuple[Any, ...] | None = None
+    settings: tuple[int, ...] = ()
     again: Call | None = None
     many_outs: bool = False
     plain: bool = False
@@ -183,6 +186,8 @@ def finish_record(
         flow.forget_shapes(new for _, new in writes)
     outputs = list(tensors_in(out))
     made = [flow.made(t, traits.blank) if followed(t) else None for t in outputs]
+    if torch.Tag.dynamic_output_shape in func.tags:  # it may return another geometry next time
+        flow.forget_shapes(key for key in made if key is not None)
     device = next((t.device for t in (*outputs, *written)), torch.device("cpu"))
     again = _again(begun.call, traits, device, out)
     random = traits.random if drew is None else drew
@@ -206,6 +211,7 @@ def finish_record(
         outside_writes=tuple(n for _, n in writes if flow.external[n[0]]),
         relabelled=begun.relabelled,
         choices=begun.choices,
+        settings=settings_of(func, device),
         again=again,
         many_outs=not isinstance(out, torch.Tensor),
         plain=simple and not any(isinstance(a, (Many, Statistic)) for a in trees),

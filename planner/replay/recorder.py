@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from planner.replay.collectives import is_collective, written_by_collective
-from planner.replay.custom_ops import OpRules
 from planner.replay.draws import Draw, generator_used
+from planner.replay.exposure import EXPOSED
 from planner.replay.flow import Key
 from planner.replay.launches import LAUNCH, watch_launches
+from planner.replay.opaque import keeps_results, same_bytes
 from planner.replay.program import Pack, Program, compile_program
 from planner.replay.recipe import Namer
 from planner.replay.record import (
@@ -30,8 +31,8 @@ from planner.replay.record import (
 from planner.replay.run import SegmentRun, kept
 from planner.replay.streams import same_device_other_stream
 from planner.replay.surroundings import choices
-from planner.replay.traits import Traits, traits_of
-from planner.replay.trees import all_on_tape, on_tape, tensors_in
+from planner.replay.traits import traits_of
+from planner.replay.trees import on_tape, tensors_in
 from planner.replay.views import on_storage
 
 passthrough: set[int] = set()
@@ -98,6 +99,21 @@ class Recorder:
         self.records.append(OpRecord(LAUNCH, len(flow.base), entry_point(LAUNCH), opaque=True))
         flow.blank.update(range(len(flow.base)))
 
+    def record_exposure(self, tensor: torch.Tensor) -> None:
+        """Write down that an array shares a tensor's memory: every later read is a new value."""
+        if not on_tape(tensor) or tensor.device.type != "cpu":
+            return
+        flow = self.run.flow
+        slots, slot = len(flow.base), flow.known.get(tensor.untyped_storage()._cdata)
+        if slot is not None:
+            self._keep_packed((slot, flow.version[slot]), tensor)
+        arg = flow.read(tensor)
+        flow.exposed.add(arg.slot)
+        call, touched = entry_point(EXPOSED), (arg.slot,)
+        self.records.append(
+            OpRecord(EXPOSED, slots, call, args=(arg,), opaque=True, touched=touched)
+        )
+
     def _note(self, record: OpRecord, args: Any, kwargs: Any, out: Any) -> None:
         """Add a finished record: can its results be replayed, does the plan keep some."""
         self._judge(record)
@@ -142,7 +158,7 @@ class Recorder:
         out = func(*args, **kwargs)
         certain = {id(t) for t in (*late, *written)}
         for tensor, old in zip(tensors, before, strict=True):
-            changed = old is not None and not _same_bytes(tensor.untyped_storage(), old)
+            changed = old is not None and not same_bytes(tensor.untyped_storage(), old)
             if changed or id(tensor) in certain:
                 flow.wrote_unseen(tensor)
         touched = (flow.known.get(t.untyped_storage()._cdata) for t in tensors)
@@ -230,6 +246,7 @@ class Recorder:
             flow.blank.update(range(record.slots))
         elif record.opaque:
             flow.blank.update(record.touched)
+            flow.exposed.update(record.touched if record.func is EXPOSED else ())
         elif traits_of(record.func).blank:
             flow.blank.update(slot for slot, _ in record.makes)
         for arg in record.tensor_args:
@@ -258,28 +275,3 @@ class Recorder:
             if (depth := depths.get(record.address, 0))
         )
         return compile_program(self.records, self.packs, frozenset(held), cuts)
-
-
-def keeps_results(
-    rules: OpRules, traits: Traits, types: Any, args: tuple[Any, ...], kwargs: Any
-) -> bool:
-    """Whether what this call makes must stay: a replay would not make the same, or might not."""
-    return (
-        traits.opaque
-        or rules.keep_results_of(traits.name, traits.custom)
-        or bool(types)
-        or not all_on_tape(args, kwargs)
-        or (
-            traits.changes_argument is not None
-            and len(args) > traits.changes_argument
-            and args[traits.changes_argument] is not None
-        )
-    )
-
-
-def _same_bytes(storage: torch.UntypedStorage, old: torch.UntypedStorage) -> bool:
-    if storage.nbytes() != old.nbytes():
-        return False
-    a = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    b = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old)
-    return torch.equal(a, b)

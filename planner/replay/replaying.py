@@ -19,7 +19,7 @@ from planner.replay.slicing import Group
 from planner.replay.surroundings import run_chosen
 from planner.replay.traits import Random, generator_of
 from planner.replay.trees import build_tree, tensors_in
-from planner.replay.views import copy_storage, rebuild
+from planner.replay.views import copy_storage, rebuild, rebuild_view
 
 Env = dict[Key, torch.Tensor]
 """The tensor that holds each value while a group runs."""
@@ -38,11 +38,14 @@ class StepValues:
 
     Attributes:
         generator_states: the state that a random op drew from.
-        calls: ops with numbers of this step's own (`x * self.alpha`).
+        calls: ops with numbers or sizes of this step's own (`x * self.alpha`).
+        resized: whether tensors have other geometries than recorded, so that the tensor that holds
+            a value is not the view that an op read, even where it was when recorded.
     """
 
     generator_states: dict[int, torch.Tensor] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)
+    resized: bool = False
 
 
 def replay_group(
@@ -66,7 +69,7 @@ def replay_group(
         originals = {key: env[key] for key in step.copies} if step.copies else None
         for key in step.copies:
             env[key] = copy_storage(env[key])
-        if record.plain and step.op not in values.calls:
+        if record.plain and not values.resized and step.op not in values.calls:
             out = _run_plain(record, env)
         else:
             out = _run(record, step.op, env, values)
@@ -96,11 +99,12 @@ def _run_plain(record: OpRecord, env: Env) -> Any:
 
 def _run(record: OpRecord, number: int, env: Env, values: StepValues) -> Any:
     """Run an op with lists, keywords, a generator, choices or numbers of this step's own."""
+    view = rebuild_view if values.resized else rebuild
 
     def tensor(arg: Arg) -> Any:
-        return rebuild(env[arg.key], arg)
+        return view(env[arg.key], arg)
 
-    call = record.again or values.calls.get(number)
+    call = values.calls.get(number) or record.again
     func, args, kwargs = call or Call(record.func, record.args, record.kwargs)
     built = [build_tree(a, tensor) for a in args]
     named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}

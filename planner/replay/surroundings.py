@@ -40,7 +40,14 @@ def _several(put: Callable[..., object], *given: str) -> Callable[[Any], None]:
     return put_all
 
 
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
+class Setting(NamedTuple):
+    """How to read a setting, and how to change it."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+
+
+_PAIRS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
     (torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark),
@@ -65,11 +72,50 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
         torch._C._set_cublas_allow_fp16_accumulation,
     ),
 )
+_SETTINGS = tuple(Setting(get, put) for get, put in _PAIRS)
 
 
 def choices() -> tuple[Any, ...]:
     """Return the settings in force by which torch picks kernels."""
-    return tuple(get() for get, _ in _SETTINGS)
+    return tuple(setting.get() for setting in _SETTINGS)
+
+
+_PARTS = {
+    "matmul": ("mm", "bmm", "mv", "dot", "linear", "einsum"),
+    "conv": ("conv",),
+    "rnn": ("rnn", "lstm", "gru"),
+}
+"""Parts of the names of ops whose kernel depends on settings, by the name of their precision."""
+
+_MKLDNN, _CUDNN, _DETERMINISTIC, _CUBLAS = (0,), (1, 2, 3), (4,), (12, 13, 14)
+"""Positions in `_SETTINGS`; those of the precisions stand at 6 to 11."""
+
+_PRECISION = {
+    (backend, op): 6 + 3 * (backend == "mkldnn") + number
+    for backend in ("cuda", "mkldnn")
+    for number, op in enumerate(("matmul", "conv", "rnn"))
+}
+_ORDERED = ("index", "scatter", "put_", "embedding", "cumsum", "upsample", "pool", "bincount")
+"""Parts of the names of ops whose kernel depends on the deterministic flag alone."""
+
+
+def settings_of(func: Any, device: torch.device) -> tuple[int, ...]:
+    """Return the positions in `choices()` of the settings by which torch picks an op's kernel."""
+    name = func._schema.name.partition("::")[2]
+    for kind, parts in _PARTS.items():
+        if any(part in name for part in parts):
+            if device.type == "cpu":
+                return (*_MKLDNN, *_DETERMINISTIC, _PRECISION["mkldnn", kind])
+            library = _CUBLAS if kind == "matmul" else _CUDNN
+            return (*library, *_DETERMINISTIC, _PRECISION["cuda", kind])
+    if "batch_norm" in name:
+        return (*_CUDNN, *_DETERMINISTIC)
+    return _DETERMINISTIC if any(part in name for part in _ORDERED) else ()
+
+
+def settings_now(positions: tuple[int, ...]) -> list[tuple[int, Any]]:
+    """Return these settings, each with its position in `choices()`."""
+    return [(position, _SETTINGS[position].get()) for position in positions]
 
 
 class Surroundings(NamedTuple):
@@ -135,9 +181,9 @@ def _batching_levels() -> int:
 
 def _put(old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
     """Set what differs, and nothing else: setting a precision marks it as set by hand."""
-    for (_, put), before, value in zip(_SETTINGS, old, new, strict=True):
+    for setting, before, value in zip(_SETTINGS, old, new, strict=True):
         if before != value:
-            put(value)
+            setting.put(value)
 
 
 def _autocast_keys() -> Any:

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
 from planner.replay.content import sample
 from planner.replay.digest import CheckedPlaceholder
+from planner.replay.exposure import notice_arrays
 from planner.replay.flow import Key
 from planner.replay.follower import DIFFERS, Follower
 from planner.replay.interleaving import Hooks, Interleaved, hooks_on_top, let_others_leave
@@ -37,6 +39,7 @@ from planner.replay.views import on_storage
 
 let_transforms_in()
 let_others_leave()
+notice_arrays()
 
 
 class Tape(TorchDispatchMode, Interleaved):
@@ -161,11 +164,24 @@ class Tape(TorchDispatchMode, Interleaved):
         if self._follower is None or not self._follower.launched():
             self._record_on().record_launch()
 
+    def memory_exposed(self, tensor: torch.Tensor) -> None:
+        """An array shares a tensor's memory from here on (see `exposure`)."""
+        if self._paused or (self._follower is not None and self._follower.exposed(tensor)):
+            return
+        recorder = self._record_on()
+        self._paused = True
+        try:
+            recorder.record_exposure(tensor)
+        finally:
+            self._paused = False
+
     def pack(self, tensor: torch.Tensor) -> Any:
         """Decide the fate of a tensor that autograd saves: a placeholder, or the tensor."""
         if self._below is not None:
             return self._pack_through(self._below, tensor)
         if self._paused or self._keeps_all:
+            return kept(tensor)
+        if forward_ad._current_level >= 0:  # a replay would lose the tangent
             return kept(tensor)
         return self._pack(tensor)
 

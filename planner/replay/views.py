@@ -19,8 +19,11 @@ def copy_storage(tensor: torch.Tensor) -> torch.Tensor:
 
 def rebuild(base: torch.Tensor, arg: Arg) -> Any:
     """Return the view `arg` of the storage of `base`, the tensor that holds the value."""
-    if arg.direct:
-        return base
+    return base if arg.direct else rebuild_view(base, arg)
+
+
+def rebuild_view(base: torch.Tensor, arg: Arg) -> Any:
+    """Return the same where `base` may have another geometry than when it was recorded."""
     if base.dtype is arg.dtype and not base.is_conj() and not base.is_neg():
         return _with_bits(base.as_strided(arg.size, arg.stride, arg.offset), arg.bits)
     return on_storage(base.untyped_storage(), arg)

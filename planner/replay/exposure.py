@@ -1,0 +1,54 @@
+"""Arrays that share memory with a tensor: whoever has one may write without an op, at any time.
+
+`Tensor.numpy`, `numpy.asarray` and DLPack hand a tensor's memory out. A tape is notified, and takes
+each later read of that memory as a new value from outside: it stays, and its replays are checked
+against the whole content. This costs the memory of such tensors, and a checksum of it in each step.
+Memory that is handed out by its address alone (`data_ptr`) is not seen here; see `content`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+
+class Exposed:
+    """Stands for the sharing in the records of a tape, where ops have their overload."""
+
+    def __repr__(self) -> str:
+        return "tensor.numpy"
+
+
+EXPOSED = Exposed()
+_plain_numpy = torch.Tensor.numpy
+_plain_dlpack = torch.Tensor.__dlpack__
+
+
+def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    array = _plain_numpy(self, *args, **kwargs)
+    if torch._C._len_torch_dispatch_stack():
+        _notify(self)
+    return array
+
+
+def _dlpack(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    capsule = _plain_dlpack(self, *args, **kwargs)
+    if torch._C._len_torch_dispatch_stack():
+        _notify(self)
+    return capsule
+
+
+def _notify(tensor: torch.Tensor) -> None:
+    for mode in _get_current_dispatch_mode_stack():
+        exposed = getattr(mode, "memory_exposed", None)
+        if exposed is not None:
+            exposed(tensor)
+
+
+def notice_arrays() -> None:
+    """Put the two functions in the place of torch's, once."""
+    _numpy.__doc__, _dlpack.__doc__ = _plain_numpy.__doc__, _plain_dlpack.__doc__
+    torch.Tensor.numpy = _numpy  # type: ignore[method-assign, assignment]
+    torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
