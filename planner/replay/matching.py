@@ -143,3 +143,8 @@ def _equal(recorded: Any, now: Any) -> bool:
     if type(now) is complex:
         return repr(recorded) == repr(now)
     return isinstance(now, torch.Generator) or bool(recorded == now)
+
+
+def number(recorded: Any, now: Any) -> Any:
+    """Return a constant of this step: numbers may change, all else is as recorded."""
+    return now if type(recorded) in NUMBERS and type(now) in NUMBERS else recorded
