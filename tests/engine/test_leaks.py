@@ -42,10 +42,20 @@ def live_bytes(steps: int, keep: str = "") -> list[int]:
 @pytest.mark.parametrize("keep", ["", "error", "no_backward"])
 def test_no_leak(keep: str) -> None:
     """Live bytes after 50 steps are those after 5, without the garbage collector's help."""
+    assert_level(50, keep)
+
+
+@pytest.mark.nightly
+def test_no_leak_in_a_long_training() -> None:
+    assert_level(2000, "error")
+
+
+def assert_level(steps: int, keep: str) -> None:
+    """Fail unless live bytes stay what they were after 5 steps."""
     gc.collect()
     gc.disable()
     try:
-        found = live_bytes(50, keep)
+        found = live_bytes(steps, keep)
     finally:
         gc.enable()
     assert found[-1] == found[4] == max(found[4:])
