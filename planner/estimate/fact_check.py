@@ -16,9 +16,10 @@ from dataclasses import replace
 import torch
 
 from planner.documents import Exclusion, Profile, Storage, UnitCall
-from planner.memory.allocator import as_storage, blocks_of
+from planner.memory.allocator import blocks_of
 from planner.memory.peak import peak_of
 from planner.memory.rounding import CUDA, in_blocks
+from planner.memory.workspaces import with_workspaces
 from planner.profiler.recorder import Recording
 from planner.units import format_bytes
 
@@ -76,7 +77,7 @@ class _Check:
         """Return the profile with what was found."""
         found = self.real.ops
         inside = [(op, found[real].workspace_bytes) for real, op in self.places.items()]
-        storages = (*self.storages, *(as_storage(op, size) for op, size in inside if size))
+        storages = with_workspaces(replace(self.given, storages=tuple(self.storages)), inside)
         return replace(
             self.given,
             storages=storages,

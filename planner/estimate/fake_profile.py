@@ -30,6 +30,7 @@ from planner.documents import CustomOp, Profile
 from planner.errors import PlannerError, StepError
 from planner.estimate.cost_model import CostModel
 from planner.estimate.fake_tensors import fake_step
+from planner.memory.kernel_workspaces import KernelWorkspaces
 from planner.profiler.build import to_profile, tracked
 from planner.profiler.data_dependence import told
 from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
@@ -38,7 +39,7 @@ from planner.replay.flow import PLAIN
 from planner.replay.trees import tensors_in
 from planner.training_step.same_state import begin, clear_gradients
 from planner.training_step.state import preserve_values
-from planner.training_step.step import Step
+from planner.training_step.step import Step, model_device
 
 _NEEDS_CONTENT = (
     DataDependentOutputException,
@@ -59,7 +60,8 @@ def build_fake_profile(
 ) -> Profile:
     """Return the profile of a step that is not run: exact memory facts, estimated times.
 
-    Allocates memory for no tensor of the step. The model is left exactly as it was.
+    Allocates memory for no tensor of the step; on the CPU each kind of op is run once, on zeros,
+    for what its kernel takes inside itself. The model is left exactly as it was.
 
     Args:
         step: the training step; its model may be on the meta device.
@@ -84,10 +86,13 @@ def build_fake_profile(
         with preserve_values(fake), told(answers):
             fake.run()  # fakes that are made the first time are held on to
         clear_gradients(fake)
+        here = device is None and model_device(step.model).type == "cpu"
+        kernels = KernelWorkspaces() if here else None
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
-            recorder = FakeRecorder(fake.model, costs, give_up, last, op_rules(custom_ops or ()))
+            rules = op_rules(custom_ops or ())
+            recorder = FakeRecorder(fake.model, costs, give_up, last, rules, kernels)
             with preserve_values(fake), told(answers):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
             clear_gradients(fake)
@@ -106,9 +111,11 @@ class FakeRecorder(StepRecorder):
         give_up: bool = False,
         last: int = 1,
         rules: OpRules = NO_RULES,
+        kernels: KernelWorkspaces | None = None,
     ) -> None:
         super().__init__(model, give_up, last, rules=rules)
         self.costs = costs
+        self.kernels = kernels
 
     def _on_tape(self, tree: Any) -> bool:
         return all(
@@ -123,6 +130,8 @@ class FakeRecorder(StepRecorder):
         out = func(*args, **kwargs)
         flops = flops_of(func, args, kwargs, out)
         op.time_ns = self.costs.time_ns(func, (args, kwargs), out, flops)
+        if self.kernels is not None and not self.give_up:
+            op.workspace_bytes = self.kernels.bytes_of(func, args, kwargs)
         return out
 
 

@@ -17,81 +17,17 @@ OVERWRITTEN KEEP. A kept value that the span itself overwrites is no source: it 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from planner.graph.cost import replay_cost_ns, tape_cost_ns
-from planner.graph.model import NO_FLOW, Graph, Ints
+from planner.graph.draws import draws_of
+from planner.graph.lives import Effect, Life, Moment
+from planner.graph.model import NO_FLOW, Graph
 from planner.graph.play import play_group
 from planner.graph.span import IllegalSpanError, Span
+from planner.replay.held_states import STATE_BYTES
 from planner.replay.slicing import Slices, slice_segment
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The replay of one group.
-
-    Attributes:
-        at: position in backward at which it runs.
-        highs: live bytes at each step over those at the group's start.
-        top: the largest of them.
-        net: live bytes after it over those at its start.
-        releases: (step, storage) of sources that it has used; freed unless held otherwise.
-    """
-
-    at: int
-    highs: Ints
-    top: int
-    net: int
-    releases: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """Bytes that the plain step does not have: live during ops birth..death.
-
-    With `carry` they are live in the replays at position death + 1 too, until a moment there
-    counts them out.
-    """
-
-    birth: int
-    death: int
-    bytes: int
-    carry: bool = False
-
-
-@dataclass(slots=True)
-class Effect:
-    """What one instance of a span does.
-
-    Attributes:
-        start, stop: the ops under the tape.
-        dropped: by storage, how many of its packs are given up.
-        moments: the replays that run, in order.
-        lives: replayed values and copies, while they live across ops.
-        closing: storages under CLOSING HOLD.
-        unused: storages under SOURCE HOLD by a group that never runs.
-        last_asked: op after which autograd asks for nothing that was given up.
-        saved_bytes: what the plain step saves of values made inside.
-        kept_bytes: what of the kept values stays in memory.
-        replay_ns, tape_ns: added time.
-        replayed_ops: number of ops run again.
-    """
-
-    start: int
-    stop: int
-    dropped: dict[int, int] = field(default_factory=dict)
-    moments: list[Moment] = field(default_factory=list)
-    lives: list[Life] = field(default_factory=list)
-    closing: tuple[int, ...] = ()
-    unused: tuple[int, ...] = ()
-    last_asked: int = -1
-    saved_bytes: int = 0
-    kept_bytes: int = 0
-    replay_ns: int = 0
-    tape_ns: int = 0
-    replayed_ops: int = 0
 
 
 def effects_of(graph: Graph, span: Span) -> tuple[Effect, ...]:
@@ -125,8 +61,12 @@ class _Deriver:
         )
         self.schedule = self._schedule()
         workspaces = graph.workspaces[span.start : span.stop]
+        random = graph.random_inside(span.start, span.stop)
+        counted = graph.profile.step.device == "cpu"
+        self.draws = draws_of(random, self.slices.groups, counted)
         self.played = [
-            play_group(g, self.ops, graph.storage_bytes, workspaces) for g in self.slices.groups
+            play_group(group, self.ops, graph.storage_bytes, workspaces, draws)
+            for group, draws in zip(self.slices.groups, self.draws.groups, strict=True)
         ]
         self.freed: list[list[tuple[int, int]]] = [[] for _ in self.played]  # (step, bytes)
         self.running = [entry for entry in self.schedule if entry[0] < self.never]
@@ -138,6 +78,7 @@ class _Deriver:
             for value in self.slices.groups[number].makes:
                 self._live_again(value, position)
         self._hold_sources()
+        self._hold_states()
         self._hold_closing()
         self.result.moments = [self._moment(*entry) for entry in self.running]
         self._count()
@@ -219,7 +160,7 @@ class _Deriver:
             death = self.graph.profile.storages[self.graph.storage_of(value)].death
         use = self.last_uses.get(value)
         if use is not None and use[0] > death:
-            self._live_until(value, birth, use)
+            self._live_until(self.graph.storage_bytes(value), birth, use)
         elif death >= birth:
             size = self.graph.storage_bytes(value)
             self.result.lives.append(Life(birth, death, size))
@@ -227,17 +168,16 @@ class _Deriver:
             number = self.slices.owner[value]
             self._free(value, number, len(self.played[number].highs) - 1)
 
-    def _live_until(self, value: int, birth: int, use: tuple[int, int, int]) -> None:
-        """Let bytes of `value` live from `birth` until a step of a replay lets go of them."""
+    def _live_until(self, size: int, birth: int, use: tuple[int, int, int]) -> None:
+        """Let bytes live from `birth` until a step of a replay lets go of them."""
         time, number, step = use
-        size = self.graph.storage_bytes(value)
         if time == self.never:
             death = max(self.result.last_asked, self.span.stop - 1)
             self.result.lives.append(Life(birth, death, size))
             return
         if time > birth:
             self.result.lives.append(Life(birth, time - 1, size, carry=True))
-        self._free(value, number, step)
+        self.freed[number].append((step, size))
 
     def _free(self, value: int, number: int, step: int) -> None:
         self.freed[number].append((step, self.graph.storage_bytes(value)))
@@ -248,7 +188,7 @@ class _Deriver:
             time = self.last_uses[value][0]
             writer = self.graph.overwritten_at(value)
             if self._copied(value):
-                self._live_until(value, writer, self.last_uses[value])
+                self._live_until(self.graph.storage_bytes(value), writer, self.last_uses[value])
             elif 0 <= writer < time < self.never:
                 raise IllegalSpanError(
                     f"span [{self.span.start}, {self.span.stop}) replays at {time} from value"
@@ -257,6 +197,19 @@ class _Deriver:
             elif time == self.never:
                 unused.append(self.graph.storage_of(value))
         self.result.unused = tuple(dict.fromkeys(unused))
+
+    def _hold_states(self) -> None:
+        """GENERATOR STATE (see `planner.graph.draws`)."""
+        start, stop = self.span.start, self.span.stop
+        for op in self.draws.replayed:
+            over = STATE_BYTES - self.graph.workspaces[start + op]
+            if over > 0:
+                self.result.lives.append(Life(start + op, start + op, over))
+        last = {number: place for place, (_, number) in enumerate(self.schedule)}
+        for users in self.draws.held.values():
+            time, number = self.schedule[max(last[user] for user in users)]
+            use = (time, number, len(self.played[number].highs) - 1)
+            self._live_until(STATE_BYTES, min(stop, time - 1), use)
 
     def _hold_closing(self) -> None:
         graph, stop = self.graph, self.span.stop

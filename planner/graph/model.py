@@ -6,6 +6,7 @@ op p.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from planner.graph.packs import own_packs
 from planner.replay.slicing import FlowOp
 
 if TYPE_CHECKING:
-    from planner.graph.effect import Effect
+    from planner.graph.lives import Effect
     from planner.graph.places import Places
     from planner.graph.span import Span
 
@@ -41,6 +42,7 @@ class Graph:
         packs: for each storage, how often autograd saved it.
         unsaved_deaths: for each storage, the op after which it is freed if nothing saves it.
         workspaces: bytes that each op needs only while it runs: storages that no value shows.
+        random_ops: sorted forward ops that draw from a generator.
         births: bytes that the plain step allocates at each op, n_ops + 1 of them.
         plain_live: bytes live during each op of the plain step, n_ops of them.
     """
@@ -55,6 +57,7 @@ class Graph:
         self.unsaved_deaths = tuple(min(s.natural_death, s.death) for s in profile.storages)
         self.births, self.plain_live = _plain_live(profile)
         self.workspaces = _workspaces(profile)
+        self.random_ops = tuple(i for i, op in enumerate(profile.ops) if op.random)
         self._before, self._after = _neighbour_versions(profile.values)
         self._renewed = _first_strangers(profile.values)
         self._flows = tuple(self._flow(index) for index in range(self.n_ops))
@@ -94,6 +97,11 @@ class Graph:
             if start <= saved[index].packed_at < stop
             or (saved[index].packed_at == stop and self._own[index])
         ]
+
+    def random_inside(self, start: int, stop: int) -> list[int]:
+        """Return the random ops of [start, stop), numbered from `start`."""
+        low, high = (bisect_left(self.random_ops, op) for op in (start, stop))
+        return [op - start for op in self.random_ops[low:high]]
 
     def storage_of(self, value: int) -> int:
         """Return the storage that a value is a version of."""

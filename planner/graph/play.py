@@ -6,9 +6,11 @@ then all fresh outputs of the op; then it is measured; then it lets go of what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.graph.draws import NO_DRAWS, Draw, drawing_bytes
+from planner.replay.held_states import STATE_BYTES
 from planner.replay.slicing import FlowOp, Group
 
 
@@ -32,6 +34,7 @@ def play_group(
     ops: Sequence[FlowOp[int]],
     size: Callable[[int], int],
     workspaces: Sequence[int],
+    draws: Mapping[int, Draw] = NO_DRAWS,
 ) -> Played:
     """Play a group's program over the span's `ops`.
 
@@ -40,6 +43,7 @@ def play_group(
         ops: what each op of the span reads and makes.
         size: gives a value's storage in bytes.
         workspaces: bytes that each op of the span needs while it runs.
+        draws: the group's random ops, where generator states count.
     """
     delivered = frozenset(group.makes)
     block_of: dict[int, int] = {}  # value -> block of fresh memory
@@ -62,7 +66,11 @@ def play_group(
             else:
                 block_of[new] = block_of[old]
                 users[block_of[old]] += 1
-        highs.append(level + workspaces[step.op])
+        draw = draws.get(step.op)
+        inside = workspaces[step.op]
+        highs.append(level + (inside if draw is None else drawing_bytes(draw, inside)))
+        if draw is not None:
+            level += STATE_BYTES * (draw.continued - draw.continues)
         for key in step.frees:
             block = block_of.get(key)
             if block is None:

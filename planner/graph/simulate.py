@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.graph.effect import Effect, Moment, effects_of
+from planner.graph.effect import effects_of
+from planner.graph.lives import Effect, Moment
 from planner.graph.model import Graph, Ints
 from planner.graph.span import IllegalSpanError, Span
 
@@ -60,11 +61,12 @@ def simulate(graph: Graph, spans: Sequence[Span], detail: bool = False) -> Simul
             that it does not make, or would replay from a value that is overwritten by then.
     """
     ordered = sorted(spans, key=lambda span: span.start)
-    _check(graph, ordered)
-    return _Player(graph, [e for span in ordered for e in effects_of(graph, span)]).play(detail)
+    check_spans(graph, ordered)
+    return Player(graph, [e for span in ordered for e in effects_of(graph, span)]).play(detail)
 
 
-def _check(graph: Graph, spans: list[Span]) -> None:
+def check_spans(graph: Graph, spans: list[Span]) -> None:
+    """Check spans in forward order; raises `IllegalSpanError` as `simulate` does."""
     before = 0
     legal = graph.legal
     for span in spans:
@@ -79,7 +81,7 @@ def _check(graph: Graph, spans: list[Span]) -> None:
         before = span.stop
 
 
-class _Player:
+class Player:
     """One playing of the step."""
 
     def __init__(self, graph: Graph, effects: list[Effect]) -> None:
@@ -95,10 +97,10 @@ class _Player:
     def play(self, detail: bool) -> Simulation:
         """Return the result."""
         ends = self._first_lives()
-        self._change_first_lives(ends)
+        self.change_first_lives(ends)
         self._add_lives()
         live = self.graph.plain_live + np.cumsum(self.changes[: self.graph.n_ops])
-        tops = self._tops(live)
+        tops = self.tops_of_replays(live)
         peak_op = int(live.argmax()) if len(live) else 0
         peak = int(live[peak_op]) if len(live) else 0
         in_replay = max(tops, key=lambda op: tops[op], default=0)
@@ -112,7 +114,7 @@ class _Player:
             sum(e.tape_ns for e in self.effects),
             sum(e.replayed_ops for e in self.effects),
             sum(e.kept_bytes for e in self.effects),
-            _timeline(live, tops) if detail else (),
+            highest_line(live, tops) if detail else (),
             self._holders(ends, peak_op, peak, replaying) if detail else (),
         )
 
@@ -135,7 +137,7 @@ class _Player:
                 ends[storage] = max(end, last)
         return ends
 
-    def _change_first_lives(self, ends: dict[int, int]) -> None:
+    def change_first_lives(self, ends: dict[int, int]) -> None:
         """Apply SOURCE HOLD to `ends`, then all of them to the timeline."""
         storages = self.graph.profile.storages
         last: dict[int, tuple[int, int]] = {}
@@ -164,7 +166,7 @@ class _Player:
                     at = life.death + 1
                     self.carried[at] = self.carried.get(at, 0) + life.bytes
 
-    def _tops(self, live: Ints) -> dict[int, int]:
+    def tops_of_replays(self, live: Ints) -> dict[int, int]:
         """Return, by position, the most live bytes in the replays there."""
         tops: dict[int, int] = {}
         at, level = -1, 0
@@ -201,7 +203,8 @@ def _top(moment: Moment, freed: Sequence[tuple[int, int]]) -> int:
     return int(highs.max())
 
 
-def _timeline(live: Ints, tops: dict[int, int]) -> tuple[int, ...]:
+def highest_line(live: Ints, tops: dict[int, int]) -> tuple[int, ...]:
+    """Return the most live bytes during each op or the replays before it."""
     line = [int(bytes_) for bytes_ in live]
     for op, top in tops.items():
         line[op] = max(line[op], top)

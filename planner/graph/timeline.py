@@ -14,7 +14,7 @@ import numpy as np
 from planner.graph.effect import effects_of
 from planner.graph.live_bytes import KINDS, Line
 from planner.graph.model import Graph, Ints
-from planner.graph.simulate import _check, _Player, _timeline
+from planner.graph.simulate import Player, check_spans, highest_line
 from planner.graph.span import Span
 
 _KIND_OF = {
@@ -33,7 +33,7 @@ def memory_line(graph: Graph, spans: Sequence[Span]) -> Line:
         IllegalSpanError: as for `simulate`.
     """
     ordered = sorted(spans, key=lambda span: span.start)
-    _check(graph, ordered)
+    check_spans(graph, ordered)
     player = _Recorder(graph, [e for span in ordered for e in effects_of(graph, span)])
     player.play(detail=True)
     n_ops = graph.n_ops
@@ -55,20 +55,20 @@ def memory_line(graph: Graph, spans: Sequence[Span]) -> Line:
     return _line(during, before, player)
 
 
-class _Recorder(_Player):
+class _Recorder(Player):
     """A player that remembers when first lives end, and the totals."""
 
     ends: dict[int, int]
     live: Ints
     tops: dict[int, int]
 
-    def _change_first_lives(self, ends: dict[int, int]) -> None:
-        super()._change_first_lives(ends)
+    def change_first_lives(self, ends: dict[int, int]) -> None:
+        super().change_first_lives(ends)
         self.ends = ends
 
-    def _tops(self, live: Ints) -> dict[int, int]:
+    def tops_of_replays(self, live: Ints) -> dict[int, int]:
         self.live = live
-        self.tops = super()._tops(live)
+        self.tops = super().tops_of_replays(live)
         return self.tops
 
 
@@ -88,7 +88,7 @@ def _line(during: dict[str, Ints], before: dict[str, Ints], player: _Recorder) -
         row = np.cumsum(during[kind])[:n_ops]
         row[replaying] = np.cumsum(before[kind])[replaying]
         rows[kind] = row
-    totals = _timeline(player.live, player.tops)
+    totals = highest_line(player.live, player.tops)
     rest = np.array(totals, dtype=np.int64) - sum(rows.values())
     rows["replayed values"] = rows["replayed values"] + rest
     peak = int(np.argmax(totals)) if totals else 0

@@ -1,8 +1,8 @@
-"""What a device's allocator counts beyond the tensors that ops return.
+"""What an accelerator's allocator counts beyond the tensors that ops return.
 
-Kernels take memory from it that no tensor shows: workspaces, which live while one op runs, and what
-libraries and other models hold all the time. Used by the recorder and the timers. Everything here
-asks `torch.accelerator`, whichever that is; the CPU's allocator keeps no count.
+Kernels take memory from it that no tensor shows: workspaces, which live while one op runs (see
+`planner.memory.workspaces`), and what libraries and other models hold all the time. Everything here
+asks `torch.accelerator`, whichever that is; the CPU's allocator keeps no such count.
 """
 
 from __future__ import annotations
@@ -60,43 +60,6 @@ def _counted_for_a_byte(index: int) -> int:
     after: int = torch.accelerator.memory_allocated(index)
     del kept
     return after - before
-
-
-class Workspaces:
-    """Measures what an op allocates and frees inside itself: nothing, where nobody counts."""
-
-    def begin(self) -> None:
-        """An op is about to run."""
-
-    def end(self) -> int:
-        """The op has returned; return the most bytes inside it over those alive now."""
-        return 0
-
-
-class CountedWorkspaces(Workspaces):
-    """Measures by the allocator's own peak, which ops on a stream reach when they are queued.
-
-    Begins a new peak at every op: no meter may be open around it.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._index = device.index
-
-    def begin(self) -> None:
-        """Begin a new peak."""
-        torch.accelerator.reset_peak_memory_stats(self._index)
-
-    def end(self) -> int:
-        """Return the peak over what is alive now."""
-        # `memory_stats` makes a sorted list of some 70 numbers of this, at every op
-        counted = torch._C._accelerator_getDeviceStats(self._index)["allocated_bytes"]["all"]
-        inside: int = counted["peak"] - counted["current"]
-        return max(0, inside)
-
-
-def workspaces_of(device: torch.device) -> Workspaces:
-    """Return how workspaces on a device are measured."""
-    return Workspaces() if blocks_of(device) is None else CountedWorkspaces(device)
 
 
 def allocated_bytes(device: torch.device) -> int:
@@ -160,11 +123,6 @@ def ran_out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def as_storage(op: int, workspace_bytes: int) -> Storage:
-    """Return the storage by which a profile shows an op's workspace."""
-    return Storage(workspace_bytes, "activation", op, op, op)
 
 
 def outside(storages: Iterable[Storage], baseline_bytes: int, ops: int) -> tuple[Storage, ...]:

@@ -1,8 +1,9 @@
-"""The memory meter: how many bytes of tensors are alive on a device, and the most there were.
+"""The memory meter: how many bytes are alive on a device, and the most there were.
 
 `meter_for(device)` gives the meter that decides whether a budget is kept: the allocator's own count
-where it keeps one, as CUDA's does (`planner.memory.allocator_meter`), elsewhere an exact count of
-live storages. Used by the recorder and the verifier.
+where it keeps one, as CUDA's does (`planner.memory.allocator_meter`), on the CPU the allocator's
+memory events (`planner.memory.allocation_meter`), elsewhere an exact count of live storages. Used
+by the profiler and the verifier.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self, override
 
+from planner.memory.allocation_events import AllocationLog
 from planner.memory.allocator import blocks_of
 from planner.training_step.storages import storages_of, tensors_in
 
@@ -64,15 +66,21 @@ def meter_for(device: torch.device | str, tracked: Iterable[torch.Tensor] = ()) 
 
     Args:
         device: where the model lives.
-        tracked: tensors alive before the step (`step_tensors` lists them). An allocator
-            counts them by itself.
+        tracked: tensors alive before the step (`step_tensors` lists them). An accelerator's
+            allocator counts them by itself.
+
+    On the CPU live storages are counted instead where somebody else uses the profiler just now.
     """
     device = torch.device(device)
     if blocks_of(device) is not None:
         from planner.memory.allocator_meter import AllocatorMeter
 
         return AllocatorMeter(device)
-    return CpuMeter(tracked) if device.type == "cpu" else StorageMeter(device, tracked)
+    if device.type == "cpu" and AllocationLog.available():
+        from planner.memory.allocation_meter import AllocationMeter
+
+        return AllocationMeter(tracked)
+    return StorageMeter(device, tracked)
 
 
 def step_tensors(

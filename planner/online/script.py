@@ -118,7 +118,10 @@ def play(script: Script, model: nn.Module, outside: Mapping[int, Any]) -> list[A
     outputs: list[Any] = []
     later = [*(action.autocast for action in script.actions[1:]), None]
     for number, action in enumerate(script.actions):
-        _act(action, script.device, model, values, outputs)
+        result = _act(action, script.device, model, values)
+        if action.function is None and script.held.issuperset(action.results):
+            outputs.append(result)  # else the loop let go of it, at the latest in backward
+        del result
         if action.autocast is not None and later[number] is None:
             torch.clear_autocast_cache()  # by itself only the outermost context does so
         for value in last_uses.get(number, ()):
@@ -126,11 +129,9 @@ def play(script: Script, model: nn.Module, outside: Mapping[int, Any]) -> list[A
     return [outputs, values]
 
 
-def _act(
-    action: Action, device: str, model: nn.Module, values: dict[int, Any], outputs: list[Any]
-) -> None:
+def _act(action: Action, device: str, model: nn.Module, values: dict[int, Any]) -> Any:
     if not action.uses() <= values.keys():
-        return  # it looked at the result of something that was passed over
+        return None  # it looked at the result of something that was passed over
     args, kwargs = pytree.tree_map_only(Ref, lambda ref: values[ref.number], action.arguments)
     try:
         with torch.set_grad_enabled(action.grad), _autocast(device, action.autocast):
@@ -138,13 +139,12 @@ def _act(
     except Exception:
         if action.needed:
             raise
-        return  # a metric that asks for contents, say
-    if action.function is None:
-        outputs.append(result)
+        return None  # a metric that asks for contents, say
     found = [tensor for _, tensor in tensors_with_paths(result)]
     values.update(zip(action.results, found, strict=False))
     for tensor, size in zip(found, action.sizes, strict=False):
         _grow(tensor, size)
+    return result
 
 
 def _grow(tensor: torch.Tensor, size: int) -> None:

@@ -21,15 +21,14 @@ from planner.estimate.fact_check import checked, same_forward
 from planner.estimate.fake_profile import build_fake_profile
 from planner.graph import Graph
 from planner.memory.allocator import (
-    Workspaces,
     allocated_bytes,
-    as_storage,
     outside,
     ran_out_of_memory,
     release_cached,
     warm_libraries,
 )
 from planner.memory.peak import peak_of
+from planner.memory.workspaces import Workspaces, with_workspaces
 from planner.planning.checks import planned_peak
 from planner.planning.exclusions import exclusions_for, no_exclusion_helps
 from planner.planning.never import never_replaying
@@ -289,7 +288,7 @@ def _with_backward(profile: Profile, ops: dict[int, int], seen: OpTimer) -> Prof
     measured = {i: op.time_ns for i, op in enumerate(profile.ops) if op.phase == "forward"}
     measured |= {op: times[at] for op, at in ops.items()}
     inside = [(op, seen.workspace_bytes[at]) for op, at in ops.items()]
-    storages = (*profile.storages, *(as_storage(op, size) for op, size in inside if size))
+    storages = with_workspaces(profile, inside)
     peak = peak_of(storages, len(profile.ops))
     profile = replace(profile, storages=storages, plain_peak_bytes=peak)
     return with_op_times(profile, measured)

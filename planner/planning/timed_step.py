@@ -15,7 +15,7 @@ from planner.applier.runtime import Runtime
 from planner.documents import Plan, Profile
 from planner.graph import Graph, resolve, simulate
 from planner.graph.effect import effects_of
-from planner.memory.allocator import Workspaces, workspaces_of
+from planner.memory.workspaces import Workspaces, workspaces_of
 from planner.profiler.timing import OpTimer
 from planner.training_step.same_state import from_same_state
 from planner.training_step.step import Step, model_device

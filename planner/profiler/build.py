@@ -16,18 +16,11 @@ from torch import nn
 
 from planner.documents import Exclusion, Op, Profile, SavedTensor, Storage, UnitCall, Value
 from planner.documents.profile import Category
-from planner.memory.allocator import (
-    Workspaces,
-    as_storage,
-    blocks_of,
-    outside,
-    release_cached,
-    warm_libraries,
-    workspaces_of,
-)
-from planner.memory.meter import meter_for
+from planner.memory.allocator import blocks_of, outside, release_cached, warm_libraries
+from planner.memory.meter import meter_for, step_tensors
 from planner.memory.peak import peak_of
 from planner.memory.rounding import in_blocks
+from planner.memory.workspaces import Workspaces, as_storage, unseen, workspaces_of
 from planner.profiler.natural import merge_lives, shared_ops
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded
 from planner.profiler.timing import OpTimer, best_op_times, time_run
@@ -87,6 +80,7 @@ def build_profile(
             fresh(lambda: plain.append(run()))
 
         record(False, 1, workspaces or workspaces_of(device))
+        step.existing = tuple(plain[0].existing)
         say("natural lives")
         for _ in range(NATURAL_RUNS):
             record(True, plain[0].backwards, None)
@@ -213,6 +207,22 @@ def _units(plain: Recording) -> tuple[UnitCall, ...]:
     )
 
 
+def find_existing(step: Step) -> None:
+    """Record a step once to find what was there before it; see `Step.existing`."""
+    with from_same_state(step):
+        recording = run_recorded(step.model, step.run, tracked(step))
+    step.existing = tuple(recording.existing)
+
+
+def alive_before(step: Step) -> list[torch.Tensor]:
+    """Return tensors on all storages that are known to be there before a step."""
+    existing = (torch.empty(0, dtype=torch.uint8, device=s.device) for s in step.existing or ())
+    return [
+        *step_tensors(step.model, step.optimizer, step.input_tensors),
+        *(tensor.set_(s) for tensor, s in zip(existing, step.existing or (), strict=True)),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Counted:
     """What a device's allocator counted in a plain step: at its beginning, and at most."""
@@ -222,12 +232,12 @@ class Counted:
 
 
 def _count(step: Step, device: torch.device) -> Counted | None:
-    """Measure the plain step's memory where recorded lives do not tell all of it."""
-    if blocks_of(device) is None:
+    """Measure the plain step's memory where an allocator tells it."""
+    if blocks_of(device) is None and device.type != "cpu":
         return None
     with preserve(step.model, step.optimizer, step):
         release_cached(device)  # a cached block may count for more, and so would garbage
-        with meter_for(device) as meter:
+        with meter_for(device, alive_before(step)) as meter:
             step.run()
     return Counted(meter.baseline_bytes, meter.peak_bytes)
 
@@ -238,6 +248,7 @@ def _storages(
     """Return the lives of tensors, the workspaces of ops, and what else is on the device."""
     end = len(plain.ops)
     found = in_blocks(merge_lives(plain, natural), blocks_of(model_device(step.model)))
+    found = (*found, *unseen(found, plain.levels))
     taken = ((i, op.workspace_bytes) for i, op in enumerate(plain.ops) if op.workspace_bytes)
     found = (*found, *(as_storage(i, size) for i, size in taken))
     return found if counted is None else (*found, *outside(found, counted.baseline_bytes, end))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.documents import CustomOp, Profile
-from planner.memory.allocator import Workspaces, workspaces_of
+from planner.memory.workspaces import Workspaces, workspaces_of
 from planner.profiler.build import SHORT_STEP_NS, tracked
 from planner.profiler.data_dependence import Listening
 from planner.profiler.recorder import Recording, StepRecorder, run_recorded

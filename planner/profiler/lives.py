@@ -18,11 +18,20 @@ from planner.training_step.storages import lies_on, storages_of
 
 @dataclass(slots=True)
 class Life:
-    """One storage's life; `death` is None while it lives."""
+    """One storage's life.
+
+    Attributes:
+        bytes: its size.
+        birth: the op at which it was first seen; -1 when it was there before the step.
+        category: as in a profile.
+        argument: an op read it before any op made it.
+        death: the op after which it was released; None while it lives.
+    """
 
     bytes: int
     birth: int
     category: Category
+    argument: bool = False
     death: int | None = None
 
 
@@ -48,12 +57,14 @@ class Lives:
         self._alive: dict[int, _Watch] = {}
         self.open = True
 
-    def see(self, tensor: torch.Tensor, category: Category = "activation") -> int:
+    def see(
+        self, tensor: torch.Tensor, category: Category = "activation", argument: bool = False
+    ) -> int:
         """Return the number of a tensor's (first) storage; a new one is born now."""
         number = -1
         counts = lies_on(tensor, self._device)
         for storage in storages_of(tensor):
-            number = self._see(storage, storage.nbytes() if counts else 0, category)
+            number = self._see(storage, storage.nbytes() if counts else 0, category, argument)
         return number
 
     def see_all(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
@@ -79,14 +90,30 @@ class Lives:
         if number is not None:
             self.lives[number].category = category
 
-    def _see(self, storage: torch.UntypedStorage, size: int, category: Category) -> int:
+    def existing(self) -> list[torch.UntypedStorage]:
+        """Return storages that were there before the step, though no one listed them; call last.
+
+        An op read them before any made them, and they outlive the step: data and constants that
+        the step's own code holds. They are born before the step from now on.
+        """
+        found = []
+        for watch in self._alive.values():
+            life, storage = self.lives[watch.number], watch()
+            if storage is not None and life.argument and life.category == "activation":
+                life.birth, life.category = -1, "input"
+                found.append(storage)
+        return found
+
+    def _see(
+        self, storage: torch.UntypedStorage, size: int, category: Category, argument: bool
+    ) -> int:
         watch = self._alive.get(storage._cdata)
         if watch is not None and watch() is storage:
             life = self.lives[watch.number]
             life.bytes = max(life.bytes, size)
             return watch.number
         number = len(self.lives)
-        self.lives.append(Life(size, self.now, category))
+        self.lives.append(Life(size, self.now, category, argument))
         watch = _Watch(storage, self._ended)
         watch.number, watch.address = number, storage._cdata
         self._alive[storage._cdata] = watch

@@ -12,23 +12,23 @@ def merge_lives(plain: Recording, natural: Recording) -> tuple[Storage, ...]:
     """Return the plain run's storages with the natural deaths that the other run showed.
 
     The other run has no backward, so ops are matched by their place among the forward ones, and
-    storages by their place among those born at one op.
+    storages by their place among those born at one op, results and arguments apart.
     """
     end = len(plain.ops)
     to_plain = _forward_ops(plain)
     same = shared_ops(plain, natural)
     other = _natural(natural)
     place: dict[int, int] = {index: number for number, index in enumerate(to_plain[:same])}
-    born: dict[int, int] = defaultdict(int)
+    born: dict[tuple[int, bool], int] = defaultdict(int)
     found = []
     for life in plain.lives.lives:
         death = max(end if life.death is None else life.death, life.birth)
         natural_death = death
         number = place.get(life.birth)
         if number is not None:
-            deaths = other.get(number, ())
-            at = born[life.birth]
-            born[life.birth] = at + 1
+            deaths = other.get((number, life.argument), ())
+            at = born[life.birth, life.argument]
+            born[life.birth, life.argument] = at + 1
             if at < len(deaths):
                 natural_death = _on_plain_clock(deaths[at], to_plain, same, death)
         natural_death = max(natural_death, life.birth)
@@ -50,11 +50,12 @@ def shared_ops(plain: Recording, natural: Recording) -> int:
     return count
 
 
-def _natural(natural: Recording) -> dict[int, list[int | None]]:
-    """Natural deaths by birth, in order; None for what something else holds."""
-    found: dict[int, list[int | None]] = defaultdict(list)
+def _natural(natural: Recording) -> dict[tuple[int, bool], list[int | None]]:
+    """Natural deaths, in order, by birth and by whether an op made it; None where it is held."""
+    found: dict[tuple[int, bool], list[int | None]] = defaultdict(list)
     for number, life in enumerate(natural.lives.lives):
-        found[life.birth].append(None if number in natural.held else life.death)
+        held = number in natural.held
+        found[life.birth, life.argument].append(None if held else life.death)
     return found
 
 

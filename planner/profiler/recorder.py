@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from planner.documents.profile import Category, Phase
-from planner.memory.allocator import Workspaces
+from planner.memory.workspaces import Workspaces
 from planner.profiler.backwards import ForwardOver, watching_backward
 from planner.profiler.lives import Lives
 from planner.profiler.timing import now_ns
@@ -73,6 +73,8 @@ class Recording:
     backwards: int = 0
     held: set[int] = field(default_factory=set)  # lives that a backward not run left alive
     custom_ops: dict[str, Any] = field(default_factory=dict)  # of forward, by name
+    existing: list[torch.UntypedStorage] = field(default_factory=list)  # see `Lives.existing`
+    levels: list[int] = field(default_factory=list)  # see `Workspaces.levels`
 
     def position(self) -> int:
         """The number of ops so far."""
@@ -130,13 +132,22 @@ class StepRecorder(TorchDispatchMode):
             lives.see_all(tensors, category)
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         try:
-            with watching_backward(self._backward), self.calls.watching(self.model), self, hooks:
+            with (
+                watching_backward(self._backward),
+                self.calls.watching(self.model),
+                self.workspaces,
+                self,
+                hooks,
+            ):
                 yield
         except ForwardOver:
             pass
         finally:
             lives.open = False
             self.flow.close()
+        for op, size in zip(self.recording.ops, self.workspaces.taken(), strict=False):
+            op.workspace_bytes = size
+        self.recording.levels = self.workspaces.levels()
 
     # -- ops ----------------------------------------------------------------------------------
 
@@ -154,7 +165,7 @@ class StepRecorder(TorchDispatchMode):
         op = RecordedOp(str(func), -1, "backward" if backward else self._phase())
         lives.now = len(ops)
         for tensor in tensors_in((args, kwargs)):
-            lives.see(tensor)
+            lives.see(tensor, argument=True)
         if traits.custom and not backward:
             self.recording.custom_ops[traits.name] = func
         if backward or self._stays(traits) or not self._on_tape((args, kwargs)):
@@ -195,7 +206,7 @@ class StepRecorder(TorchDispatchMode):
         start = now_ns()
         out = func(*args, **kwargs)
         op.time_ns = now_ns() - start
-        op.workspace_bytes = self.workspaces.end()
+        self.workspaces.end()
         return out
 
     def _flow(self, op: RecordedOp, record: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -275,4 +286,5 @@ def run_recorded(
         for parameter in model.parameters():
             if parameter.grad is not None:
                 recorder.recording.lives.relabel(parameter.grad, "gradient")
+    recorder.recording.existing = recorder.recording.lives.existing()
     return recorder.recording

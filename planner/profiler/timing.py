@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import Self
 
-from planner.memory.allocator import Workspaces
+from planner.memory.workspaces import Workspaces
 from planner.replay.traits import traits_of
 
 LEAST_NS = 1_000
@@ -44,8 +45,21 @@ class OpTimer(TorchDispatchMode):
         self.device = device
         self.workspaces = workspaces or Workspaces()
         self.names: list[str] = []
-        self.workspace_bytes: list[int] = []
         self._ticks: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self.workspaces.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call, unused-ignore]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call, unused-ignore]
+        self.workspaces.__exit__()
+
+    @property
+    def workspace_bytes(self) -> list[int]:
+        """What each op took inside itself, once the step is over."""
+        return self.workspaces.taken() or [0] * len(self.names)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -57,7 +71,7 @@ class OpTimer(TorchDispatchMode):
         self.workspaces.begin()
         timed = self._by_clock if self.device.type == "cpu" else self._with_events
         out = timed(func, args, kwargs or {})
-        self.workspace_bytes.append(self.workspaces.end())
+        self.workspaces.end()
         return out
 
     def _by_clock(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which generator an op draws from, and whether it did."""
+"""Which generator an op draws from."""
 
 from __future__ import annotations
 
@@ -8,23 +8,6 @@ import torch
 
 from planner.replay.record import BegunRecord, OpRecord
 from planner.replay.traits import Random, generator_of
-
-
-class Draw:
-    """The state of a generator before an op that may draw from it.
-
-    Attributes:
-        state: that state.
-    """
-
-    def __init__(self, generator: Random) -> None:
-        self._generator = generator
-        self.state = generator.get_state()
-
-    @property
-    def happened(self) -> bool:
-        """Whether the op drew: the generator is in another state now."""
-        return not torch.equal(self.state, self._generator.get_state())
 
 
 def generator_used(

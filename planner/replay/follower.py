@@ -126,12 +126,15 @@ class Follower:
         run, program, at = self._run, self.program, self.at
         if at in program.copied:
             run.copy_outside(program.copied[at])
+        states, generator = run.state.step_values.generator_states, None
         if at in program.draws:
-            state = generator_used(record, args, kwargs).get_state()
-            run.state.step_values.generator_states[at] = state
+            generator = generator_used(record, args, kwargs)
+            states.before(at, generator)
         if record.hidden:
             run.before_hidden_writes(record.hidden, args)
         out = record.call(*args, **kwargs) if kwargs else record.call(*args)
+        if generator is not None:
+            states.after(at, generator)
         self.at = at + 1
         if record.makes:
             self._enter(record, out)

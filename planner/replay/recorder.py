@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from planner.replay.collectives import is_collective, written_by_collective
-from planner.replay.draws import Draw, generator_used
+from planner.replay.draws import generator_used
 from planner.replay.exposure import EXPOSED
 from planner.replay.flow import Key
 from planner.replay.launches import LAUNCH, watch_launches
@@ -80,14 +80,18 @@ class Recorder:
         for tensor in begun.written:
             self._copy_before_write(tensor)
         run.before_hidden_writes(begun.hidden, args)
-        draw = Draw(generator_used(begun, args, kwargs)) if traits.may_draw else None
+        states, at, generator = run.state.step_values.generator_states, len(self.records), None
+        if traits.may_draw:
+            generator = generator_used(begun, args, kwargs)
+            states.before(at, generator)
         out = func(*args, **kwargs)
-        if draw is None:
-            record = finish_record(run.flow, begun, args, out)
-        else:
-            record = finish_record(run.flow, begun, args, out, drew=traits.random or draw.happened)
+        drew = generator is not None and (traits.random or states.drew(at, generator))
+        record = finish_record(run.flow, begun, args, out, drew=drew)
+        if generator is not None:
             if record.random:
-                run.state.step_values.generator_states[len(self.records)] = draw.state
+                states.after(at, generator)
+            else:
+                states.forget(at)
         self._note(record, args, kwargs, out)
         if traits.unversioned:
             torch.autograd.graph.increment_version(begun.written)

@@ -6,7 +6,6 @@ when a gradient is asked for inside a segment. All of them call it below autogra
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from planner.replay.flow import Arg, Key
+from planner.replay.generators import DrawsAgain, GeneratorStates
 from planner.replay.record import Call, OpRecord
 from planner.replay.slicing import Group
 from planner.replay.surroundings import run_chosen
@@ -37,15 +37,20 @@ class StepValues:
     """What one run of a segment had that its program does not know, by op number.
 
     Attributes:
-        generator_states: the state that a random op drew from.
+        generator_states: the states that random ops drew from.
         calls: ops with numbers or sizes of this step's own (`x * self.alpha`).
         resized: whether tensors have other geometries than recorded, so that the tensor that holds
             a value is not the view that an op read, even where it was when recorded.
     """
 
-    generator_states: dict[int, torch.Tensor] = field(default_factory=dict)
+    generator_states: GeneratorStates = field(default_factory=GeneratorStates)
     calls: dict[int, Call] = field(default_factory=dict)
     resized: bool = False
+
+
+def random_ops(group: Group[Key], records: Sequence[OpRecord]) -> list[int]:
+    """Return the ops of a group that draw."""
+    return [step.op for step in group.steps if records[step.op].random]
 
 
 def replay_group(
@@ -64,6 +69,7 @@ def replay_group(
         release: told of each source and cell that the group needs no more.
     """
     borrowed = {*group.sources, *group.cells} if release is not None else ()
+    drawing = values.generator_states.replay(random_ops(group, records))
     for step in group.steps:
         record = records[step.op]
         originals = {key: env[key] for key in step.copies} if step.copies else None
@@ -72,7 +78,7 @@ def replay_group(
         if record.plain and not values.resized and step.op not in values.calls:
             out = _run_plain(record, env)
         else:
-            out = _run(record, step.op, env, values)
+            out = _run(record, step.op, env, values, drawing)
         for old, new in record.writes:
             env[new] = env[old]
         if originals:
@@ -97,7 +103,7 @@ def _run_plain(record: OpRecord, env: Env) -> Any:
     return record.call(*args)
 
 
-def _run(record: OpRecord, number: int, env: Env, values: StepValues) -> Any:
+def _run(record: OpRecord, number: int, env: Env, values: StepValues, drawing: DrawsAgain) -> Any:
     """Run an op with lists, keywords, a generator, choices or numbers of this step's own."""
     view = rebuild_view if values.resized else rebuild
 
@@ -110,11 +116,21 @@ def _run(record: OpRecord, number: int, env: Env, values: StepValues) -> Any:
     named = {name: build_tree(a, tensor) for name, a in kwargs} if kwargs else {}
 
     def run() -> Any:
-        if record.random:
-            return _redraw(record, built, named, values.generator_states[number])
         return func(*built, **named)
 
-    return run() if record.choices is None else run_chosen(record.choices, run)
+    def draw() -> Any:
+        return drawing.draw(number, _generator(record, built, named), run)
+
+    again = draw if record.random else run
+    return again() if record.choices is None else run_chosen(record.choices, again)
+
+
+def _generator(record: OpRecord, args: list[Any], kwargs: dict[str, Any]) -> Random:
+    where = record.generator
+    if where is None:
+        return generator_of(record.device)
+    found: Random = args[where] if isinstance(where, int) else kwargs[where]
+    return found
 
 
 def _enter(record: OpRecord, out: Any, env: Env) -> None:
@@ -127,35 +143,3 @@ def _enter(record: OpRecord, out: Any, env: Env) -> None:
     for slot, made in zip(record.outs, tensors_in(out), strict=False):
         if slot >= 0:
             env[slot, 0] = made
-
-
-def _redraw(record: OpRecord, args: list[Any], kwargs: dict[str, Any], state: torch.Tensor) -> Any:
-    """Run a random op on the generator state that the forward drew from."""
-    where = record.generator
-    if where is None:
-        generator = generator_of(record.device)
-    else:
-        generator = args[where] if isinstance(where, int) else kwargs[where]
-    with _drawing:
-        now, new, put = _exchange(generator, state)
-        try:
-            put(new)
-            return record.func(*args, **kwargs)
-        finally:
-            put(now)
-
-
-_drawing = threading.RLock()  # devices replay in threads of their own, and may share a generator
-
-
-def _exchange(generator: Random, state: torch.Tensor) -> tuple[Any, Any, Callable[[Any], object]]:
-    """Return a generator's state, the state to replay with, and the function that sets one.
-
-    CUDA's is replaced by another generator state object and put back as it was: if a state were
-    set on it, cuDNN would draw new seeds for the dropout of recurrent layers.
-    """
-    if isinstance(generator, torch.Generator) and generator.device.type == "cuda":
-        other = generator.clone_state()
-        other.set_state(state)
-        return generator.graphsafe_get_state(), other, generator.graphsafe_set_state
-    return generator.get_state(), state, generator.set_state

@@ -21,7 +21,7 @@ from planner.replay.content import sample
 from planner.replay.flow import Arg, Key
 from planner.replay.program import Pack, Program
 from planner.replay.record import OpRecord
-from planner.replay.replaying import ReplayCount, StepValues, replay_group
+from planner.replay.replaying import ReplayCount, StepValues, random_ops, replay_group
 from planner.replay.sources import Delivered, Source, checked_delivery, checked_source, version_of
 from planner.replay.surroundings import Surroundings, run_below
 from planner.replay.views import rebuild
@@ -197,6 +197,9 @@ class SegmentState:
             self._replayed_groups.add(number)
         release = self.release if last else None
         replay_group(group, program.records, env, self.step_values, self.count, release)
+        if last:
+            for op in random_ops(group, program.records):
+                self.step_values.generator_states.release(op, number)
         for key in group.makes:
             self.deliver(key, env[key])
             if keep_graph and key in self.delivered:

@@ -28,7 +28,7 @@ from planner.replay.program import Pack, Program
 from planner.replay.recipe import Recipe
 from planner.replay.record import OpRecord
 from planner.replay.recorder import Recorder, passthrough
-from planner.replay.replaying import replay_group
+from planner.replay.replaying import random_ops, replay_group
 from planner.replay.run import SegmentRun, kept
 from planner.replay.slicing import slice_segment
 from planner.replay.sources import FREED, OVERWRITTEN, Source, checked_version
@@ -242,6 +242,8 @@ def _finish(run: SegmentRun, program: Program, recorded: bool, learn: bool) -> N
         finding = audit(state, program, run.originals)
         if finding is not None:
             run.recipe.findings.append(finding)
+    drawing = [random_ops(group, program.records) for group in program.groups]
+    state.step_values.generator_states.close(drawing)
 
 
 def _source(run: SegmentRun, program: Program, key: Key, recorded: bool) -> Source:

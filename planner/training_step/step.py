@@ -42,6 +42,9 @@ class Step:
         model: the model.
         optimizer: the optimizer, or None.
         accumulates: whether it adds to gradients of earlier ones; most begin without any.
+        existing: storages that were there before the step, beside those of the model, the optimizer
+            and the inputs: data and constants that its code holds. None until a recorded run (see
+            `planner.profiler.recorder`) has shown them.
     """
 
     accumulates = False
@@ -61,6 +64,7 @@ class Step:
         self._user_step = step
         self._seen = RootCalls()
         self._has_backward = step is None
+        self.existing: tuple[torch.UntypedStorage, ...] | None = None
 
     def with_call(self, call: Call) -> Step:
         """Return the same step on other arguments; a user's own step stays as it is."""
@@ -102,9 +106,9 @@ class Step:
     def run(self, *, keep_outputs: bool = False) -> tuple[torch.Tensor, ...]:
         """Run the step once.
 
-        The output and the loss stay alive to the end, as they do in a loop that says
-        ``out = model(x); loss = loss_fn(out); loss.backward()``. A loop that drops the output
-        earlier needs at most the memory of this one.
+        The output is released once the loss exists, as in a loop that writes
+        ``loss = model(**batch).loss; loss.backward()``. A loop that holds its outputs through
+        backward needs more: give it as `step`, so that they live as long as its code lets them.
 
         Args:
             keep_outputs: return the tensors of the forward's output, detached; for a user's own
@@ -115,7 +119,10 @@ class Step:
                 raised (chained), or the loss is not a scalar that requires a gradient.
         """
         with torch.inference_mode(False), torch.enable_grad():
-            held = self._run_users_own() if self._source is None else self._run_plain(self._source)
+            if self._source is None:
+                held = self._run_users_own()
+            else:
+                held = self._run_plain(self._source, keep_outputs)
         if not keep_outputs:
             return ()
         return tuple(tensor.detach() for _, tensor in tensors_with_paths(held))
@@ -138,13 +145,15 @@ class Step:
             mode=mode_of(self.model),
         )
 
-    def _run_plain(self, source: CallSource) -> Any:
+    def _run_plain(self, source: CallSource, keep_outputs: bool) -> Any:
         call = source.take()
         with _explained(f"the forward of {type(self.model).__name__}", "call model(...) by hand"):
             output = self.model(*call.args, **call.kwargs)
         with _explained("the loss function", "call loss_fn(model(...)) by hand"):
             loss = self._loss_fn(output)
         check_loss(loss)
+        if not keep_outputs:
+            output = None
         with _explained("the backward pass", "call loss.backward() by hand"):
             loss.backward()
         if self.optimizer is not None:

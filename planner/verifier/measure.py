@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from planner.memory.allocator import release_cached
-from planner.memory.meter import meter_for, step_tensors
+from planner.memory.meter import meter_for
+from planner.profiler.build import alive_before, find_existing
 from planner.profiler.timing import time_run
 from planner.replay.audit import same_bits
 from planner.training_step.same_state import from_same_state
@@ -39,10 +40,11 @@ class Memory:
 def measure_memory(step: Step) -> Memory:
     """Return what one step takes, from a device where nothing is cached."""
     device = model_device(step.model)
+    if step.existing is None and step.is_users_own:
+        find_existing(step)
     with from_same_state(step):
         release_cached(device)
-        tracked = step_tensors(step.model, step.optimizer, step.input_tensors)
-        with meter_for(device, tracked) as meter:
+        with meter_for(device, alive_before(step)) as meter:
             step.run()
         return Memory(meter.peak_bytes, meter.reserved_bytes)
 

@@ -156,7 +156,7 @@ def test_an_error_in_a_replay(
     error: BaseException, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel fails while it is replayed (out of memory, say); the next step works."""
-    from planner.replay import replaying
+    from planner.replay import generators
 
     model, planned = pair()
     torch.manual_seed(4)
@@ -174,7 +174,7 @@ def test_an_error_in_a_replay(
         raise again(error)
 
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "_redraw", failing)
+        patch.setattr(generators.DrawsAgain, "draw", failing)
         with pytest.raises(type(error)):
             loss.backward()
     assert calls

@@ -12,7 +12,7 @@ from training_loops import MIB, batches, budget_of, mean_square, stack, train
 
 import planner
 from planner.errors import ReplayError
-from planner.replay import digest, replaying
+from planner.replay import digest, generators
 
 pytestmark = pytest.mark.usefixtures("loop_leaves_nothing")
 
@@ -67,13 +67,13 @@ def test_a_planned_step_after_an_error_in_the_first(capsys: Any) -> None:
 def test_a_replay_that_differs_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has probed the replays of the first steps: they are held against checksums."""
 
-    def forgetful(record: Any, args: list[Any], kwargs: dict[str, Any], rng: torch.Tensor) -> Any:
-        return record.func(*args, **kwargs)
+    def forgetful(again: Any, op: int, generator: Any, run: Any) -> Any:
+        return run()
 
     model, rows = stack(), batches()
     with planner.apply(model, budget_mb=budget_of(train(stack(), rows)) / MIB) as handle:
         with monkeypatch.context() as patched:
-            patched.setattr(replaying, "_redraw", forgetful)
+            patched.setattr(generators.DrawsAgain, "draw", forgetful)
             with pytest.raises(ReplayError, match="differs from the forward") as raised:
                 mean_square(model, rows[0]).backward()
         assert "segment 4" in str(raised.value) and "planner.plan(model" in str(raised.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +12,23 @@ import torch
 import zoo
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from typing_extensions import Self
 
 import planner
 from planner.budget import parse_budget
-from planner.documents import Profile
+from planner.documents import Profile, Storage
 from planner.estimate.cost_model import cost_model_for
 from planner.estimate.fact_check import checked, same_forward
 from planner.estimate.fake_profile import build_fake_profile
 from planner.graph import Graph, resolve, simulate
-from planner.memory.allocator import (
+from planner.memory.allocator import blocks_of, outside
+from planner.memory.rounding import CUDA, in_blocks
+from planner.memory.workspaces import (
     CountedWorkspaces,
+    LoggedWorkspaces,
     Workspaces,
-    blocks_of,
-    outside,
     workspaces_of,
 )
-from planner.memory.rounding import CUDA, in_blocks
 from planner.planning.capped import plan_capped
 from planner.planning.checks import planned_peak
 from planner.planning.offline import from_profile
@@ -54,17 +57,25 @@ def test_fake_real_and_measured_peaks_agree_under_plans(name: str) -> None:
     real = build_profile(step)
     found, places, said = checked(fake, forward.recording, CPU)
     assert same_forward(fake, forward.recording) and len(places) == len(forward.recording.ops)
-    assert said == () and found == fake
-    assert fake.storages == real.storages and fake.saved == real.saved
-    graph, beside = Graph.of(fake), Graph.of(real)
-    lowest = from_profile(fake, fake.plain_peak_bytes * 95 // 100, graph=graph).floor_bytes
+    tensors = len(fake.storages)
+    assert said == () and found.storages[:tensors] == fake.storages
+    assert real.storages[:tensors] == fake.storages and fake.saved == real.saved
+    assert not large(found.storages[tensors:]) - large(real.storages[tensors:])
+    told = replace(fake, storages=real.storages, plain_peak_bytes=real.plain_peak_bytes)
+    graph, beside = Graph.of(told), Graph.of(real)
+    lowest = from_profile(told, told.plain_peak_bytes * 95 // 100, graph=graph).floor_bytes
     assert lowest is not None
     for part in (1, 3, 5):
-        budget = lowest + (fake.plain_peak_bytes - lowest) * part // 6
-        plan = from_profile(fake, budget, graph=graph)
+        budget = lowest + (told.plain_peak_bytes - lowest) * part // 6
+        plan = from_profile(told, budget, graph=graph)
         spans = resolve(beside, plan.segments)
         assert simulate(beside, spans).peak_bytes == plan.predicted_peak_bytes
-        assert planned_peak(step, plan) == pytest.approx(plan.predicted_peak_bytes, rel=0.02)
+        assert planned_peak(step, plan) == pytest.approx(plan.predicted_peak_bytes, rel=0.01)
+
+
+def large(workspaces: Sequence[Storage]) -> Counter[Storage]:
+    """Those that are no numbers wrapped in tensors, which modes around a run add to."""
+    return Counter(storage for storage in workspaces if storage.bytes > 64)
 
 
 class Honest(nn.Module):
@@ -120,15 +131,22 @@ class Fixed(Workspaces):
     """An allocator by which every op takes so much inside itself."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.open = size, False
+        self.size, self.open, self.count = size, False, 0
+
+    def __enter__(self) -> Self:
+        self.count = 0
+        return self
 
     def begin(self) -> None:
         assert not self.open
         self.open = True
 
-    def end(self) -> int:
+    def end(self) -> None:
         self.open = False
-        return self.size
+        self.count += 1
+
+    def taken(self) -> list[int]:
+        return [self.size] * self.count
 
 
 def test_workspaces_count_in_the_step_and_in_replays() -> None:
@@ -212,14 +230,16 @@ def test_the_time_until_an_op_arrives_is_taken_off_where_the_device_waited_for_i
 def test_what_the_allocator_tells_is_read_as_peak_over_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert type(workspaces_of(CPU)) is Workspaces
+    assert type(workspaces_of(CPU)) is LoggedWorkspaces
+    assert type(workspaces_of(torch.device("meta"))) is Workspaces
     begun: list[Any] = []
     stats = {"allocated_bytes": {"all": {"peak": 5000, "current": 3000}}}
     monkeypatch.setattr(torch.accelerator, "reset_peak_memory_stats", begun.append)
     monkeypatch.setattr(torch._C, "_accelerator_getDeviceStats", lambda index: stats)
     meter = CountedWorkspaces(torch.device("cuda", 1))
     meter.begin()
-    assert begun == [1] and meter.end() == 2000
+    meter.end()
+    assert begun == [1] and meter.taken() == [2000]
 
 
 def test_blocks_of_the_allocator_and_what_else_is_on_the_device() -> None:

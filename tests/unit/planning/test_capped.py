@@ -34,7 +34,7 @@ from planner.planning.capped import (
 from planner.planning.offline import from_profile
 from planner.planning.refine import Faulty, Fits, SearchAgain
 from planner.profiler.build import build_profile
-from planner.replay import replaying, tape
+from planner.replay import generators, tape
 from planner.training_step.step import Step, make_step
 from planner.verifier.measure import measure_peak
 
@@ -282,9 +282,7 @@ def test_a_wrong_replay_is_left_out_without_memory_for_originals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replays of dropout draw anew here, as a kernel with a generator of its own would."""
-    monkeypatch.setattr(
-        replaying, "_redraw", lambda record, args, kwargs, rng: record.func(*args, **kwargs)
-    )
+    monkeypatch.setattr(generators.DrawsAgain, "draw", lambda self, op, generator, run: run())
     blocks = [nn.Sequential(Block(32), nn.Dropout(0.5), nn.Tanh()) for _ in range(6)]
     step = make_step(nn.Sequential(*blocks), inputs=torch.randn(256, 32))
     profile = build_profile(step)

@@ -113,15 +113,15 @@ def test_a_kernel_that_differs_from_run_to_run_is_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A kernel whose results change by themselves, as atomics on a GPU do."""
-    from planner.replay import replaying
+    from planner.replay import generators
 
     torch.manual_seed(1)
     model = nn.Sequential(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Tanh()))
 
-    def redraw(record: Any, args: list[Any], kwargs: dict[str, Any], rng: Tensor) -> Any:
-        return record.func(*args, **kwargs)  # forgets the generator's state
+    def draw(again: Any, op: int, generator: Any, run: Any) -> Any:
+        return run()  # forgets the generator's state
 
-    monkeypatch.setattr(replaying, "_redraw", redraw)
+    monkeypatch.setattr(generators.DrawsAgain, "draw", draw)
     (finding,) = audited(model, ["0"]).findings
     assert not finding.deterministic
     assert finding.segment == "0"
