@@ -87,11 +87,11 @@ def build_fake_profile(
             fake.run()  # fakes that are made the first time are held on to
         clear_gradients(fake)
         here = device is None and model_device(step.model).type == "cpu"
-        kernels = KernelWorkspaces() if here else None
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
             rules = op_rules(custom_ops or ())
+            kernels = KernelWorkspaces() if here and not give_up else None
             recorder = FakeRecorder(fake.model, costs, give_up, last, rules, kernels)
             with preserve_values(fake), told(answers):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
@@ -113,7 +113,7 @@ class FakeRecorder(StepRecorder):
         rules: OpRules = NO_RULES,
         kernels: KernelWorkspaces | None = None,
     ) -> None:
-        super().__init__(model, give_up, last, rules=rules)
+        super().__init__(model, give_up, last, kernels, rules)
         self.costs = costs
         self.kernels = kernels
 
@@ -130,8 +130,8 @@ class FakeRecorder(StepRecorder):
         out = func(*args, **kwargs)
         flops = flops_of(func, args, kwargs, out)
         op.time_ns = self.costs.time_ns(func, (args, kwargs), out, flops)
-        if self.kernels is not None and not self.give_up:
-            op.workspace_bytes = self.kernels.bytes_of(func, args, kwargs)
+        if self.kernels is not None:
+            self.kernels.note(func, args, kwargs)
         return out
 
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+from typing_extensions import override
 
 from planner.memory.allocation_events import AllocationLog
-from planner.memory.workspaces import LoggedWorkspaces
+from planner.memory.workspaces import LoggedWorkspaces, Workspaces
 
 _MOST_BYTES = 2**30
 """Ops on more than this are taken to need no workspace, rather than to be tried."""
@@ -36,22 +37,50 @@ class _Shape(NamedTuple):
         return torch.empty_strided(self.size, self.stride, dtype=self.dtype).zero_()
 
 
-class KernelWorkspaces:
-    """Measures and remembers."""
+class _Kernel(NamedTuple):
+    """An op, and its arguments with shapes in place of tensors."""
+
+    func: Any
+    leaves: list[Any]
+    tree: Any
+
+    @property
+    def kind(self) -> Hashable:
+        return self.func, str(self.tree), tuple(map(repr, self.leaves))
+
+
+class KernelWorkspaces(Workspaces):
+    """Notes the ops of a step that is not run, and tries each kind once when the step is over.
+
+    Within backward no kernel may be tried: the profiler's session would end with the node.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, int] = {}
+        self._kernels: list[_Kernel | None] = []
 
-    def bytes_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Return the workspace of an op on tensors like these; 0 where it cannot be tried."""
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note the next op."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         if not all(_can_be_tried(leaf) for leaf in leaves) or torch.Tag.inplace_view in func.tags:
-            return 0
+            self._kernels.append(None)
+            return
         shapes = [_Shape.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
-        key = (func, str(tree), tuple(map(repr, shapes)))
-        if key not in self._known:
-            self._known[key] = _tried(func, shapes, tree)
-        return self._known[key]
+        self._kernels.append(_Kernel(func, shapes, tree))
+
+    @override
+    def taken(self) -> list[int]:
+        """Return the workspace of each op, in order; 0 where it cannot be tried."""
+        known: dict[Hashable, int] = {}
+        found = []
+        for kernel in self._kernels:
+            size = 0
+            if kernel is not None:
+                kind = kernel.kind
+                if kind not in known:
+                    known[kind] = _tried(*kernel)
+                size = known[kind]
+            found.append(size)
+        return found
 
 
 def _can_be_tried(leaf: Any) -> bool:

@@ -84,7 +84,8 @@ def test_a_plain_loop_trains_the_same_within_the_budget(tmp_path: Path) -> None:
     made = planner.plan(**arguments, budget_mb=budget / MIB)
     for name in ("model_class", "fingerprint", "units", "step", "budget_bytes", "status"):
         assert getattr(saved, name) == getattr(made, name), name
-    assert saved.plain_peak_bytes == made.plain_peak_bytes
+    # The one was measured; the other lacks the numbers that C++ code wraps in tensors.
+    assert saved.plain_peak_bytes == pytest.approx(made.plain_peak_bytes, rel=1e-3)
     assert saved.predicted_peak_bytes <= budget
     assert planner.verify(plan=saved, **arguments).ok
 
