@@ -119,7 +119,7 @@ def play(script: Script, model: nn.Module, outside: Mapping[int, Any]) -> list[A
     later = [*(action.autocast for action in script.actions[1:]), None]
     for number, action in enumerate(script.actions):
         result = _act(action, script.device, model, values)
-        if action.function is None and script.held.issuperset(action.results):
+        if action.function is None and script.live_at_end.issuperset(action.results):
             outputs.append(result)  # else the loop let go of it, at the latest in backward
         del result
         if action.autocast is not None and later[number] is None:
