@@ -51,6 +51,10 @@ class GeneratorStates:
         if left is not None and left.state == now:
             self._previous[op] = left.op
 
+    def adopt(self, states: dict[int, torch.Tensor]) -> None:
+        """Take states over that were kept elsewhere, each for one op."""
+        self._states.update(states)
+
     def drew(self, op: int, generator: Random) -> bool:
         """Return whether an op that has run drew: the generator is in another state now."""
         before, now = self._states[op], generator.get_state()

@@ -59,7 +59,7 @@ def resume(
     for value, count in exported["placeholders"]:
         run.state.placeholders[values[value]] = count
     step_values = run.state.step_values
-    step_values.generator_states.update(exported["draws"])
+    step_values.generator_states.adopt(dict(exported["draws"]))
     for at, numbers in exported["calls"]:
         step_values.calls[at] = _call(program.records[at], dict(numbers))
     follower = Follower(run, program)
