@@ -47,7 +47,7 @@ class Arguments:
 
     def __init__(self, run: SegmentRun, program: Program) -> None:
         self._run = run
-        self._settings = run.state.surroundings.choices
+        self._settings = (*run.state.surroundings.choices, True)  # none opens under no_grad
         self.program = program
         self.resized = False
         flow = run.flow

@@ -30,7 +30,7 @@ from planner.replay.record import (
 )
 from planner.replay.run import SegmentRun, kept
 from planner.replay.streams import same_device_other_stream
-from planner.replay.surroundings import choices
+from planner.replay.surroundings import switched_choices
 from planner.replay.traits import traits_of
 from planner.replay.trees import on_tape, tensors_in
 from planner.replay.views import on_storage
@@ -74,8 +74,7 @@ class Recorder:
         aside = same_device_other_stream(run.stream)
         if aside or keeps_results(run.recipe.rules, traits, types, args, kwargs):
             return self._record_opaque(func, args, kwargs, aside)
-        now = choices()
-        switched = now if now != run.state.surroundings.choices else None
+        switched = switched_choices(func, run.state.surroundings.choices)
         begun = begin_record(run.flow, func, traits, args, kwargs, switched)
         for tensor in begun.written:
             self._copy_before_write(tensor)

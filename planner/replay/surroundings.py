@@ -71,13 +71,25 @@ _PAIRS: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
         torch._C._get_cublas_allow_fp16_accumulation,
         torch._C._set_cublas_allow_fp16_accumulation,
     ),
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
 )
 _SETTINGS = tuple(Setting(get, put) for get, put in _PAIRS)
 
 
-def choices() -> tuple[Any, ...]:
-    """Return the settings in force by which torch picks kernels."""
-    return tuple(setting.get() for setting in _SETTINGS)
+def choices(*, grad: bool = False) -> tuple[Any, ...]:
+    """Return the settings in force by which torch picks kernels; on request the grad mode, too."""
+    return tuple(setting.get() for setting in (_SETTINGS if grad else _SETTINGS[:-1]))
+
+
+def switched_choices(func: Any, opening: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return the settings and the grad mode for an op to which a difference may matter.
+
+    None where they are those of the segment's opening, which is never under `no_grad`.
+    """
+    now = choices(grad=True)
+    if now[:-1] == opening and (now[-1] or not _is_recurrent(func)):
+        return None
+    return now
 
 
 _PARTS = {
@@ -87,7 +99,7 @@ _PARTS = {
 }
 """Parts of the names of ops whose kernel depends on settings, by the name of their precision."""
 
-_MKLDNN, _CUDNN, _DETERMINISTIC, _CUBLAS = (0,), (1, 2, 3), (4,), (12, 13, 14)
+_MKLDNN, _CUDNN, _DETERMINISTIC, _CUBLAS, _GRAD = (0,), (1, 2, 3), (4,), (12, 13, 14), (15,)
 """Positions in `_SETTINGS`; those of the precisions stand at 6 to 11."""
 
 _PRECISION = {
@@ -105,12 +117,18 @@ def settings_of(func: Any, device: torch.device) -> tuple[int, ...]:
     for kind, parts in _PARTS.items():
         if any(part in name for part in parts):
             if device.type == "cpu":
-                return (*_MKLDNN, *_DETERMINISTIC, _PRECISION["mkldnn", kind])
+                grad = _GRAD if kind == "rnn" else ()
+                return (*_MKLDNN, *_DETERMINISTIC, _PRECISION["mkldnn", kind], *grad)
             library = _CUBLAS if kind == "matmul" else _CUDNN
             return (*library, *_DETERMINISTIC, _PRECISION["cuda", kind])
     if "batch_norm" in name:
         return (*_CUDNN, *_DETERMINISTIC)
     return _DETERMINISTIC if any(part in name for part in _ORDERED) else ()
+
+
+def _is_recurrent(func: Any) -> bool:
+    name = func._schema.name
+    return any(part in name for part in _PARTS["rnn"])
 
 
 def settings_now(positions: tuple[int, ...]) -> list[tuple[int, Any]]:
@@ -144,7 +162,7 @@ def run_below(wanted: Surroundings, work: Callable[..., T], *args: Any) -> T:
 
 def run_chosen(wanted: tuple[Any, ...], work: Callable[[], T]) -> T:
     """Call `work` under these kernel choices."""
-    before = choices()
+    before = choices(grad=len(wanted) == len(_SETTINGS))
     if wanted == before:
         return work()
     try:
@@ -181,7 +199,7 @@ def _batching_levels() -> int:
 
 def _put(old: tuple[Any, ...], new: tuple[Any, ...]) -> None:
     """Set what differs, and nothing else: setting a precision marks it as set by hand."""
-    for setting, before, value in zip(_SETTINGS, old, new, strict=True):
+    for setting, before, value in zip(_SETTINGS, old, new, strict=False):
         if before != value:
             setting.put(value)
 
