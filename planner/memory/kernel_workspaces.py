@@ -22,6 +22,17 @@ _MOST_BYTES = 2**30
 """Ops on more than this are taken to need no workspace, rather than to be tried."""
 
 
+_TRIED = (
+    *("convolution", "_convolution", "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "embedding"),
+    *("native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"),
+    *("_softmax", "_log_softmax", "sum", "mean", "var", "var_mean", "std", "norm"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "gelu", "silu", "tanh", "sigmoid"),
+    *("add", "sub", "mul", "div", "pow", "exp", "cat", "clone", "copy", "native_dropout"),
+)
+"""Ops, and those whose names add `_backward` and the like, that read no content that zeros would
+break. A fused recurrent kernel reads a workspace of its own making, and dies of zeros."""
+
+
 class _Shape(NamedTuple):
     """What a kernel's workspace depends on, of one tensor."""
 
@@ -61,7 +72,7 @@ class KernelWorkspaces(Workspaces):
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note the next op."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
-        if not all(_can_be_tried(leaf) for leaf in leaves) or torch.Tag.inplace_view in func.tags:
+        if not _is_known(func) or not all(_can_be_tried(leaf) for leaf in leaves):
             self._kernels.append(None)
             return
         shapes = [_Shape.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
@@ -81,6 +92,14 @@ class KernelWorkspaces(Workspaces):
                 size = known[kind]
             found.append(size)
         return found
+
+
+def _is_known(func: Any) -> bool:
+    namespace, _, name = func._schema.name.partition("::")
+    plain = name.rstrip("_")
+    for ending in ("_dense_backward", "_backward_data", "_backward"):
+        plain = plain.removesuffix(ending)
+    return namespace == "aten" and plain in _TRIED
 
 
 def _can_be_tried(leaf: Any) -> bool:

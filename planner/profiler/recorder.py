@@ -228,7 +228,7 @@ class StepRecorder(TorchDispatchMode):
         if _in_backward() == -1 and self._on_tape(tensor):
             arg = self.flow.read(tensor)
             pack.key = arg.key
-            pack.life = lives.see(tensor)
+            pack.life = lives.see(tensor, argument=True)
             self.recording.life_of_slot.setdefault(arg.slot, pack.life)
             self.recording.packs.append(pack)
         return None if self.give_up else (self._held(tensor), pack)

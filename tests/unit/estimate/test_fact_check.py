@@ -123,7 +123,9 @@ def test_sizes_that_only_the_kernel_knows_are_taken_from_it() -> None:
     real = build_profile(step)
     if fake.storages == real.storages:
         pytest.skip("this build's LSTM saves nothing that its stand-in does not")
-    assert found.storages == real.storages and found.plain_peak_bytes == real.plain_peak_bytes
+    tensors = len(fake.storages)
+    assert found.storages[:tensors] == real.storages[:tensors]
+    assert not large(found.storages[tensors:]) - large(real.storages[tensors:])
     assert any("mkldnn_rnn_layer" in text and "real size" in text for text in said)
 
 
