@@ -87,13 +87,13 @@ def build_fake_profile(
             fake.run()  # fakes that are made the first time are held on to
         clear_gradients(fake)
         # A forward that ran shows its own workspaces (see `planner.estimate.fact_check`).
-        here = device is None and answers is None and model_device(step.model).type == "cpu"
+        on_cpu = device is None and model_device(step.model).type == "cpu"
         for give_up in (False, True):
             say("natural lives" if give_up else "record")
             last = found[0].backwards if found else 1
             rules = op_rules(custom_ops or ())
-            kernels = KernelWorkspaces() if here and not give_up else None
-            recorder = FakeRecorder(fake.model, costs, give_up, last, rules, kernels)
+            kernels = KernelWorkspaces() if on_cpu and answers is None and not give_up else None
+            recorder = FakeRecorder(fake.model, costs, give_up, last, rules, kernels, on_cpu)
             with preserve_values(fake), told(answers):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
             clear_gradients(fake)
@@ -113,10 +113,12 @@ class FakeRecorder(StepRecorder):
         last: int = 1,
         rules: OpRules = NO_RULES,
         kernels: KernelWorkspaces | None = None,
+        on_cpu: bool = False,
     ) -> None:
         super().__init__(model, give_up, last, kernels, rules)
         self.costs = costs
         self.kernels = kernels
+        self.on_cpu = on_cpu
 
     def _on_tape(self, tree: Any) -> bool:
         return all(
@@ -129,11 +131,23 @@ class FakeRecorder(StepRecorder):
 
     def _timed(self, op: Any, func: Any, args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
+        if self.on_cpu and func is torch.ops.aten.native_group_norm.default:
+            out = _laid_out_as(args[0], out)
         flops = flops_of(func, args, kwargs, out)
         op.time_ns = self.costs.time_ns(func, (args, kwargs), out, flops)
         if self.kernels is not None:
             self.kernels.note(func, args, kwargs)
         return out
+
+
+def _laid_out_as(x: torch.Tensor, out: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return group norm's results as the CPU's kernel lays them out: channels last where x is.
+
+    The fake kernel of torch 2.14 makes them contiguous; convolutions behind them then differ.
+    """
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        return (torch.empty_like(x, memory_format=torch.channels_last), *out[1:])
+    return out
 
 
 @contextmanager
