@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from planner.documents import Plan
 from planner.errors import StalePlanError
@@ -53,11 +54,14 @@ class FirstSteps:
         self._said: set[str] = set()
         self._updates_seen = 0
         self._updates = Updates(model, self._updated)
-        self._hook = model.register_forward_pre_hook(CallGate(self), with_kwargs=True)
+        self._hook: RemovableHandle | None = None
+        if not isinstance(model, torch.jit.ScriptModule):  # which take no such hooks
+            self._hook = model.register_forward_pre_hook(CallGate(self), with_kwargs=True)
 
     def remove(self) -> None:
         """Watch no longer."""
-        self._hook.remove()
+        if self._hook is not None:
+            self._hook.remove()
         self._updates.remove()
 
     def called(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -78,8 +82,8 @@ class FirstSteps:
         for optimizer in self._updates.by_size():
             name = type(optimizer).__name__
             self._say(other_optimizer(self._plan.step, name, state_bytes(optimizer)))
-        model = self._model()
-        if model is not None and not self.calls and self._updates_seen == UPDATES_WITHOUT_A_CALL:
+        model = self._model() if self._hook is not None and not self.calls else None
+        if model is not None and self._updates_seen == UPDATES_WITHOUT_A_CALL:
             self._say(
                 Difference(
                     f"calls of {type(model).__name__}",
