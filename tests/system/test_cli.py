@@ -148,7 +148,13 @@ def test_wrong_usage_and_unreadable_files_exit_with_2(
     assert "Traceback" not in seen.err
 
 
-@pytest.mark.parametrize("command", [[], ["frobnicate"], ["plan", "a:b"]])
+def test_without_a_subcommand_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    seen = capsys.readouterr()
+    assert "usage: planner" in seen.out + seen.err
+
+
+@pytest.mark.parametrize("command", [["frobnicate"], ["plan", "a:b"]])
 def test_unknown_arguments_exit_with_2(command: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         main(command)
