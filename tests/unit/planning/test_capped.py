@@ -258,7 +258,7 @@ else:
 model.zero_grad(set_to_none=True)
 for capped in (True, False):
     plan = planner.plan(model, budget_mb=75, inputs=x, capped=capped)
-    assert plan.plain_peak_bytes > 155 * MIB, plan.plain_peak_bytes
+    assert plan.plain_peak_bytes > 150 * MIB, plan.plain_peak_bytes
     with planner.apply(model, plan):
         model(x).sum().backward()
     model.zero_grad(set_to_none=True)
