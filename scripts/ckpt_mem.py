@@ -92,8 +92,7 @@ def measured(
     applied = nullcontext() if plan is None else planner.apply(model, plan)
     meter = meter_for(setting.device, step_tensors(model, inputs=(x,)))
     with applied, meter, LinearCount() as linears:
-        out = forward(model, x)
-        out.sum().backward()
+        forward(model, x).sum().backward()  # the output goes once the loss exists
     predicted = None if plan is None else plan.predicted_peak_bytes
     return Row(label, meter.peak_bytes, linears.calls - setting.pairs, predicted)
 
