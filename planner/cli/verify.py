@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FACTS = (
     "ok",
+    "compared",
+    "plain_repeats",
     "gradients_equal",
     "outputs_equal",
     "buffers_equal",

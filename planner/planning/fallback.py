@@ -89,7 +89,7 @@ def _units_around(profile: Profile, ops: Collection[str]) -> dict[str, str]:
 def _is_right(step: Step, plan: Plan, plain: Results) -> bool:
     try:
         with applied(step.model, Runtime(plan)):
-            return same_results(plain, run_for_results(step)) == (True, True, True)
+            return all(same_results(plain, run_for_results(step)))
     except PlannerError:
         return False
 

@@ -118,7 +118,7 @@ class Step:
             StepError: the model, the loss function, backward, the optimizer or the user's own step
                 raised (chained), or the loss is not a scalar that requires a gradient.
         """
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), _no_cached_casts():
             if self._source is None:
                 held = self._run_users_own()
             else:
@@ -229,6 +229,19 @@ def _source(model: nn.Module, inputs: Any, fresh: bool) -> CallSource:
 
         inputs = resolve_inputs(model)
     return call_source(inputs, fresh)
+
+
+@contextmanager
+def _no_cached_casts() -> Iterator[None]:
+    """Begin and end without the weights that autocast has cast, as where each forward enters it.
+
+    Where autocast is around many steps, its cache would outlive them, with stale weights.
+    """
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 @contextmanager

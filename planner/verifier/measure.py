@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -120,9 +121,17 @@ def same_tensors(a: Tensors, b: Tensors) -> bool:
     return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
 
 
-def same_results(a: Results, b: Results) -> tuple[bool, bool, bool]:
-    """Whether gradients, outputs and buffers agree bit for bit."""
-    return (
+class Equality(NamedTuple):
+    """Which results of two steps agree bit for bit."""
+
+    gradients: bool
+    outputs: bool
+    buffers: bool
+
+
+def same_results(a: Results, b: Results) -> Equality:
+    """Return which results of two steps agree bit for bit."""
+    return Equality(
         same_tensors(a.gradients, b.gradients),
         same_tensors(a.outputs, b.outputs),
         same_tensors(a.buffers, b.buffers),

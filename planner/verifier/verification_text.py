@@ -32,9 +32,11 @@ def verification_table(verification: Verification) -> str:
 
 
 def _equal(verification: Verification) -> list[tuple[str, str]]:
-    """What was compared: the step's results, or replays where no plain step could run."""
-    if verification.plain_peak_bytes is None:
-        return [("replays", _equality(verification.gradients_equal))]
+    """What was compared: the step's results, or each replay with what it stands for."""
+    if verification.compared == "replays":
+        plain_ran = verification.plain_peak_bytes is not None
+        differ = "differ from each other, so replays are compared" if plain_ran else ""
+        return [("plain steps", differ), ("replays", _equality(verification.gradients_equal))]
     return [
         ("gradients", _equality(verification.gradients_equal)),
         ("outputs", _equality(verification.outputs_equal)),

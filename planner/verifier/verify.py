@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
 from planner.applier.check import check_plan
 from planner.applier.running import applied
@@ -11,6 +12,8 @@ from planner.documents import Plan
 from planner.memory.allocator import ran_out_of_memory, release_cached
 from planner.training_step.step import Step, model_device
 from planner.verifier.measure import (
+    Equality,
+    Results,
     count_forwards,
     measure_both,
     measure_peak,
@@ -20,12 +23,16 @@ from planner.verifier.measure import (
 )
 from planner.verifier.verification import Verification
 
+FURTHER = 3
+"""Plain steps that run besides the first two where a planned one differs: steps may take turns."""
+
 
 def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
     """Return what the step does with and without the plan; the model is left as it was.
 
-    Where the plain step runs out of memory, replays are compared with checksums of what they stand
-    for instead.
+    A plain step that runs out of memory, or that differs from another plain step (random depth,
+    attention in as many chunks as fit), cannot be compared with a planned one. Then each replay is
+    compared with a checksum of what was dropped.
 
     Args:
         step: the training step (see `make_step`).
@@ -39,30 +46,52 @@ def verify_plan(step: Step, plan: Plan, repeats: int = 3) -> Verification:
     """
     check_plan(step.model, plan)
     plain_peak = _plain_peak(step)
-    plain = None if plain_peak is None else [run_for_results(step) for _ in range(2)]
+    plain = [] if plain_peak is None else [run_for_results(step) for _ in range(2)]
     runtime = Runtime(plan)
     with applied(step.model, runtime):
         memory = measure_both(step)
-        if plain is None:
-            runtime.audit(by_digest=True)
-        results = [run_for_results(step, lambda: runtime.replayed.ops) for _ in range(2)]
+        planned = [_planned(step, runtime) for _ in range(2)]
         forwards = count_forwards(step)
-    compared = plain or results
-    equal = [same_results(compared[0], planned) for planned in results]
+    if not _all_equal([*plain[:1], *planned]):
+        plain += [run_for_results(step) for _ in range(FURTHER if plain else 0)]
+    repeating = _all_equal(plain or planned)
+    if plain and repeating:
+        equal = Equality(*map(all, zip(*(same_results(plain[0], p) for p in planned), strict=True)))
+    else:
+        equal = Equality(*[_replays_are_right(step, plan)] * 3)
     reserved = [found.reserved_bytes for found in memory if found.reserved_bytes is not None]
     return Verification(
         budget_bytes=plan.budget_bytes,
         plain_peak_bytes=plain_peak,
         measured_peak_bytes=max(found.peak_bytes for found in memory),
         reserved_bytes=max(reserved, default=None),
-        gradients_equal=all(e[0] for e in equal) if plain else not runtime.findings,
-        outputs_equal=all(e[1] for e in equal) if plain else not runtime.findings,
-        buffers_equal=all(e[2] for e in equal) if plain else not runtime.findings,
-        plain_repeats=same_results(*compared) == (True, True, True),
+        compared="steps" if plain and repeating else "replays",
+        gradients_equal=equal.gradients,
+        outputs_equal=equal.outputs,
+        buffers_equal=equal.buffers,
+        plain_repeats=repeating,
         forward_runs=forwards,
-        replayed_ops=results[-1].replayed_ops,
-        overhead_ratio=None if plain is None else _overhead(step, runtime, repeats),
+        replayed_ops=planned[-1].replayed_ops,
+        overhead_ratio=_overhead(step, runtime, repeats) if plain else None,
     )
+
+
+def _planned(step: Step, runtime: Runtime) -> Results:
+    return run_for_results(step, lambda: runtime.replayed.ops)
+
+
+def _all_equal(results: Sequence[Results]) -> bool:
+    return all(all(same_results(results[0], other)) for other in results[1:])
+
+
+def _replays_are_right(step: Step, plan: Plan) -> bool:
+    """Whether each replay of a recorded and a followed step equals what was dropped."""
+    runtime = Runtime(plan)
+    runtime.audit(by_digest=True)
+    with applied(step.model, runtime):
+        for _ in range(2):
+            run_for_results(step)
+    return not runtime.findings
 
 
 def _plain_peak(step: Step) -> int | None:

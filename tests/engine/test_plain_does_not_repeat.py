@@ -101,6 +101,17 @@ def test_steps_that_never_repeat_are_judged_by_their_replays(
         checks.check_same_results(run, plan)
 
 
+def test_steps_that_never_repeat_are_verified_by_their_replays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = model()
+    monkeypatch.setenv("CHUNKED_CALLS", "3")
+    Driver.chunks = Elsewhere()
+    found = planner.verify(net, manual_plan(net, ["0", "1", "2"]), step=step, repeats=1)
+    assert (found.compared, found.plain_repeats, found.ok) == ("replays", False, True)
+    assert "plain steps    differ from each other" in str(found)
+
+
 def test_steps_that_repeat_are_compared_without_a_word() -> None:
     net = model()
     Driver.chunks = itertools.cycle([2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import pytest
 from document_samples import EMPTY_PLAN, MIB, PLAN, PROFILE, block_segment
@@ -193,6 +194,7 @@ class Checked:
     plain_peak_bytes: int | None = 400 * MIB
     reserved_bytes: int | None = None
     budget_bytes: int = 300 * MIB
+    compared: Literal["steps", "replays"] = "steps"
     gradients_equal: bool = True
     outputs_equal: bool = True
     buffers_equal: bool = True
@@ -217,7 +219,9 @@ def test_a_verification_that_passed() -> None:
 
 
 def test_a_verification_without_a_plain_step() -> None:
-    found = Checked(plain_peak_bytes=None, reserved_bytes=310 * MIB, overhead_ratio=None)
+    found = Checked(
+        plain_peak_bytes=None, reserved_bytes=310 * MIB, overhead_ratio=None, compared="replays"
+    )
     assert verification_table(found).splitlines()[2:6] == [
         "  plain peak     none: it ran out of memory",
         "  measured peak  290.0 MiB (10.0 MiB below the budget)",
@@ -225,6 +229,14 @@ def test_a_verification_without_a_plain_step() -> None:
         "  replays        equal bit for bit",
     ]
     assert "overhead" not in verification_table(found)
+
+
+def test_a_verification_of_steps_that_differ_says_so() -> None:
+    shown = verification_table(Checked(compared="replays", gradients_equal=False)).splitlines()
+    assert shown[4:6] == [
+        "  plain steps    differ from each other, so replays are compared",
+        "  replays        DIFFERENT",
+    ]
 
 
 def test_a_verification_that_failed_says_what() -> None:

@@ -171,6 +171,17 @@ def test_no_grad_and_inference_mode_around_do_not_matter():
         assert model.layer.weight.grad is not None
 
 
+def test_no_run_finds_weights_that_autocast_has_cast_before():
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+    step = make_step(layer, inputs=x)
+    with torch.autocast("cpu", torch.bfloat16):
+        before = step.run(keep_outputs=True)[0]
+        with torch.no_grad():
+            layer.weight.add_(1)
+        after = step.run(keep_outputs=True)[0]
+    assert not torch.equal(before, after)
+
+
 def test_nothing_is_kept_alive_after_a_run():
     from planner.memory.meter import CpuMeter, step_tensors
 
