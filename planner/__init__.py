@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from planner.errors import StepError as StepError
     from planner.errors import UnknownUnitError as UnknownUnitError
     from planner.estimate.device import Device as Device
+    from planner.isolation.child_process import isolated as isolated
     from planner.planning.batch.choice import BatchChoice as BatchChoice
     from planner.replay.custom_ops import register_replayable as register_replayable
     from planner.search.measured.options import Measured as Measured
@@ -68,6 +69,7 @@ __all__ = [
     "Verification",
     "apply",
     "best_batch",
+    "isolated",
     "load",
     "plan",
     "profile",
@@ -82,6 +84,7 @@ _HOMES = {
     "planner.planning.batch.choice": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
     "planner.estimate.device": ("Device",),
+    "planner.isolation.child_process": ("isolated",),
     "planner.replay.custom_ops": ("register_replayable",),
     "planner.search.measured.options": ("Measured",),
     "planner.sweeps": ("sweep",),

@@ -3,7 +3,8 @@
 An iterator cannot be moved back. So whatever holds one holds a copy of it for as long as planning
 runs steps, and afterwards the iterator itself again, which never moved. Where there is no copy (a
 generator function, a file, a queue, workers of a data loader) a stand-in takes its place that
-raises when the step uses it: before anything was taken, and by name.
+raises when the step uses it: before anything was taken, and by name. In a process that is itself a
+copy (`planner.isolated`) such values are used up, but for those that the copy shares.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 
 from planner.errors import StepError
 from planner.training_step.state_walk import is_builtin_iterator, once_for_a_class
+from planner.training_step.throwaway import is_throwaway
 
 _BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -103,6 +105,8 @@ class Exchange:
                 if state and state[0] is not None:
                     made.__setstate__(self._part(state[0], label))
         except (TypeError, AttributeError):
+            if is_throwaway():
+                return value
             kind = f"a {type(value).__name__} cannot be copied"
             return StandIn(value, label, kind, self._thread)
         return made
@@ -176,19 +180,31 @@ class StandIn:
             f"the training step uses {self._label}, which cannot be put back after planning",
             f"a {type(self._original).__name__}; nothing was taken from it or written to it",
             self._kind,
-            "pass inputs that are drawn before planning; or make the plan in a process of its own"
-            " (planner plan FILE.py:build --budget ... -o plan.json) and apply the file here",
+            "pass inputs that are drawn before planning" + ("" if is_throwaway() else _ON_A_COPY),
         )
+
+
+_ON_A_COPY = (
+    "; or plan on a copy of everything, in a child process: planner.isolated(planner.plan)(model,"
+    " budget_mb=..., ...)"
+)
 
 
 def _without_copy(kind: type) -> str:
     """Return why there is no copy of a value of a class, or an empty text."""
+    if issubclass(kind, _CHANNELS) or _is_one_of(kind, _OTHER_CHANNELS):
+        return "what goes through a queue or a connection cannot be undone"
+    if _is_one_of(kind, (("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),)):
+        return "batches that a data loader's workers have handed out cannot be given back"
+    return "" if is_throwaway() else _used_up(kind)
+
+
+def _used_up(kind: type) -> str:
+    """Return why a value of a class has another position after a step, or an empty text."""
     if issubclass(kind, _GENERATORS):
         return "a generator function cannot be copied, and planning runs the step several times"
     if _is_file(kind):
         return "what is read from a file or written to it cannot be undone"
-    if issubclass(kind, _CHANNELS) or _is_one_of(kind, _OTHER_CHANNELS):
-        return "what goes through a queue or a connection cannot be undone"
     if _is_one_of(kind, (("torch.utils.data.dataloader", "_BaseDataLoaderIter"),)):
         return "batches that a data loader has handed out cannot be given back"
     return ""

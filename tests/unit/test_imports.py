@@ -22,6 +22,7 @@ ORDER = (
     "graph",
     "report",
     "training_step",
+    "isolation",
     "memory",
     "profiler",
     "estimate",

@@ -1,0 +1,1 @@
+"""Running planner on a copy of everything, in a child process."""
