@@ -1,9 +1,10 @@
-"""Arrays that share memory with a tensor: whoever has one may write without an op, at any time.
+"""Arrays and pointers to a tensor's memory: whoever has one may write without an op, at any time.
 
-`Tensor.numpy`, `numpy.asarray` and DLPack hand a tensor's memory out. A tape is notified, and takes
-each later read of that memory as a new value from outside: it stays, and its replays are checked
-against the whole content. This costs the memory of such tensors, and a checksum of it in each step.
-Memory that is handed out by its address alone (`data_ptr`) is not seen here; see `content`.
+`Tensor.numpy`, `numpy.asarray`, DLPack and `Tensor.data_ptr` hand a tensor's memory out. A tape is
+notified, and takes each later read of that memory as a new value from outside: it stays, and its
+replays are checked against the whole content. This costs the memory of such tensors, and a checksum
+of it in each step. An address that comes from elsewhere (a storage, C++ code) is not seen here; see
+`content` for what a recorded run notices.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Exposed:
 EXPOSED = Exposed()
 _plain_numpy = torch.Tensor.numpy
 _plain_dlpack = torch.Tensor.__dlpack__
+_plain_data_ptr = torch.Tensor.data_ptr
 
 
 def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -40,6 +42,13 @@ def _dlpack(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return capsule
 
 
+def _data_ptr(self: torch.Tensor) -> int:
+    address: int = _plain_data_ptr(self)
+    if torch._C._len_torch_dispatch_stack():
+        _notify(self)
+    return address
+
+
 def _notify(tensor: torch.Tensor) -> None:
     for mode in _get_current_dispatch_mode_stack():
         exposed = getattr(mode, "memory_exposed", None)
@@ -48,7 +57,9 @@ def _notify(tensor: torch.Tensor) -> None:
 
 
 def notice_arrays() -> None:
-    """Put the two functions in the place of torch's, once."""
+    """Put the three functions in the place of torch's, once."""
     _numpy.__doc__, _dlpack.__doc__ = _plain_numpy.__doc__, _plain_dlpack.__doc__
+    _data_ptr.__doc__ = _plain_data_ptr.__doc__
     torch.Tensor.numpy = _numpy  # type: ignore[method-assign, assignment]
     torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
+    torch.Tensor.data_ptr = _data_ptr  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -177,6 +178,9 @@ TAKES: dict[str, Callable[[Tensor], Any]] = {
     "numpy": lambda h: h.detach().numpy(),
     "asarray": lambda h: np.asarray(h.detach()),
     "dlpack": lambda h: np.from_dlpack(h.detach()),
+    "pointer": lambda h: np.ctypeslib.as_array(
+        (ctypes.c_float * h.numel()).from_address(h.data_ptr())
+    ).reshape(h.shape),
     "view": lambda h: h.detach().view(-1).numpy().reshape(h.shape),
 }
 

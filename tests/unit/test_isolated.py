@@ -27,14 +27,14 @@ def batches() -> Iterator[Tensor]:
         yield torch.randn(128, 16, generator=random)
 
 
-class Rows(Dataset[Tensor]):
-    """Rows that take no memory until they are asked for."""
+class Batches(Dataset[Tensor]):
+    """Batches that take no memory until they are asked for."""
 
     def __len__(self) -> int:
-        return 128 * 200
+        return 200
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.full((16,), index / 10_000).sin()
+        return torch.full((128, 16), index / 100).sin()
 
 
 def net() -> nn.Module:
@@ -68,7 +68,7 @@ def test_training_goes_on_as_if_nothing_had_been_planned(kind: str) -> None:
     def course(planned: bool) -> list[float]:
         model = net()
         torch.manual_seed(1)
-        data = batches() if kind == "generator" else iter(DataLoader(Rows(), 128, shuffle=True))
+        data = batches() if kind == "generator" else iter(DataLoader(Batches(), None, shuffle=True))
 
         def draw() -> Tensor:
             return next(data)
