@@ -62,4 +62,4 @@ def notice_arrays() -> None:
     _data_ptr.__doc__ = _plain_data_ptr.__doc__
     torch.Tensor.numpy = _numpy  # type: ignore[method-assign, assignment]
     torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
-    torch.Tensor.data_ptr = _data_ptr  # type: ignore[method-assign]
+    torch.Tensor.data_ptr = _data_ptr  # type: ignore[method-assign, assignment]

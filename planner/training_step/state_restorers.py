@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import array
+import contextvars
 import io
 import random
 import sys
@@ -43,6 +44,8 @@ def restorers_of(value: Any) -> Iterator[Restorer]:
         yield from _function_restorers(value)
     elif isinstance(value, types.CellType):
         yield from _cell_restorers(value)
+    elif isinstance(value, contextvars.ContextVar):
+        yield from _context_restorers(value)
     elif isinstance(value, type):
         yield from (_class_restorer(kind) for kind in value.__mro__ if is_users_code(kind))
     else:
@@ -139,6 +142,13 @@ def _cell_restorers(cell: types.CellType) -> Iterator[Restorer]:
         yield partial(setattr, cell, "cell_contents", cell.cell_contents)
     except ValueError:  # not filled yet
         yield partial(_empty, cell)
+
+
+def _context_restorers(variable: contextvars.ContextVar[Any]) -> Iterator[Restorer]:
+    try:
+        yield partial(variable.reset, variable.set(variable.get()))
+    except LookupError:  # never set, and without a default: it cannot be emptied again
+        return
 
 
 def _empty(cell: types.CellType) -> None:

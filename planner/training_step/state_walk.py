@@ -9,6 +9,7 @@ manage themselves are not opened.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import io
@@ -38,6 +39,7 @@ _OPEN_TORCH = (
     "torch.distributions",
     "torch.nn",
     "torch.optim",
+    "torch.quasirandom",
     "torch.utils.data",
 )
 _OPEN_CLASSES = (
@@ -100,6 +102,10 @@ def held_by(value: Any) -> Iterator[Held]:
         yield from _in_cell(value)
     elif isinstance(value, type):
         yield from _in_class(value)
+    elif isinstance(value, weakref.ref):
+        yield Held("", value())
+    elif isinstance(value, contextvars.ContextVar):
+        yield from (Held("", item) for item in _in_variable(value))
     elif is_builtin_iterator(type(value)):
         yield from (Held("", part) for part in gc.get_referents(value))
     else:
@@ -209,6 +215,13 @@ def _in_cell(cell: types.CellType) -> Iterator[Held]:
     try:
         yield Held("", cell.cell_contents, _setter(cell, "cell_contents"))
     except ValueError:  # not filled yet
+        return
+
+
+def _in_variable(variable: contextvars.ContextVar[Any]) -> Iterator[Any]:
+    try:
+        yield variable.get()
+    except LookupError:  # never set, and without a default
         return
 
 

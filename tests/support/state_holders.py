@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import io
 import itertools
 import random
 import threading
+import weakref
 from collections import Counter, UserDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -230,6 +232,40 @@ def torch_generator() -> Draw:
     return lambda: 1 + torch.rand((), generator=generator).item()
 
 
+def context_variable() -> Draw:
+    """Count in a context variable."""
+    number = contextvars.ContextVar("number", default=1.0)
+
+    def draw() -> float:
+        number.set(number.get() + 1)
+        return number.get()
+
+    return draw
+
+
+def sobol() -> Draw:
+    """Draw from a sequence that torch keeps in tensors."""
+    engine = torch.quasirandom.SobolEngine(1, scramble=True, seed=1)
+    return lambda: engine.draw().item()
+
+
+_kept_alive: list[Any] = []
+
+
+def weakly_held() -> Draw:
+    """Count in an object that is reached through a weak reference alone."""
+    holder = Meter()
+    _kept_alive.append(holder)
+    found = weakref.ref(holder)
+
+    def draw() -> float:
+        held = found()
+        assert held is not None
+        return held()
+
+    return draw
+
+
 HOLDERS: dict[str, Callable[[], Draw]] = {
     "slots": WithSlots,
     "dataclass": Meter,
@@ -243,6 +279,9 @@ HOLDERS: dict[str, Callable[[], Draw]] = {
     "buffers": buffer,
     "bound iterator": lambda: itertools.count(1).__next__,
     "partial": lambda: functools.partial(next, itertools.count(1)),
+    "context variable": context_variable,
+    "weak reference": weakly_held,
+    "Sobol sequence": sobol,
     "torch.Generator": torch_generator,
     "random.Random": lambda: random.Random(1).random,
     "numpy.Generator": lambda: np.random.default_rng(1).random,
