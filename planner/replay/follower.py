@@ -6,6 +6,7 @@ the run goes on along another recorded variant with the same beginning, or is re
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -172,10 +173,10 @@ class Follower:
 
     def pack(self, tensor: torch.Tensor) -> Any:
         """Return what stands for a tensor that autograd packs as recorded, else `DIFFERS`."""
-        packs, packed = self.program.packs, self.packed
-        if packed < len(packs):
-            at, arg, dropped, slots, stays = packs[packed]
-            if at == self.at:
+        while True:
+            packs, packed = self.program.packs, self.packed
+            if packed < len(packs) and packs[packed].at == self.at:
+                _, arg, dropped, slots, stays = packs[packed]
                 found: Arg | None = arg
                 if not stays and len(self._base) == slots:
                     found = self._arguments.same_pack(arg, tensor)
@@ -185,12 +186,17 @@ class Follower:
                     self.packed = packed + 1
                     return self._run.drop(found, tensor) if dropped else kept(tensor)
                 self._arguments.forget(slots)
-        return DIFFERS
+            if not self._switch(None):
+                return DIFFERS
 
     # -- other variants -----------------------------------------------------------------------
 
     def _switch(self, func: Any) -> bool:
-        """Go on with another recorded variant that shares the prefix and has this op next."""
+        """Go on with another recorded variant that shares the prefix and has this op next.
+
+        Args:
+            func: the op; None for a pack, which most ops make before they run.
+        """
         self._tried.append(self.program)
         for other in self._run.recipe.programs:
             if self._continues(other, func):
@@ -203,14 +209,22 @@ class Follower:
         states = self._run.state.step_values.generator_states
         return (
             not any(other is tried for tried in self._tried)
-            and len(other.records) > at
+            and len(other.records) >= at
             and len(other.packs) >= packed
-            and other.records[at].func is func
+            and _comes_next(other, at, packed, func)
             and (at == 0 or other.records[at - 1] is program.records[at - 1])
-            and (packed == 0 or other.packs[packed - 1] is program.packs[packed - 1])
+            and all(map(is_, other.packs[:packed], program.packs[:packed]))
             and all(k in program.copied for k in other.copied if k < at)
             and all(k in states for k in other.draws if k < at)
         )
+
+
+def _comes_next(program: Program, at: int, packed: int, func: Any) -> bool:
+    """Whether a program goes on with a pack, or with an op."""
+    packs_now = packed < len(program.packs) and program.packs[packed].at == at
+    if func is None or packs_now:
+        return func is None and packs_now
+    return at < len(program.records) and program.records[at].func is func
 
 
 def _aliased(record: OpRecord, tensor: torch.Tensor) -> ReplayError:

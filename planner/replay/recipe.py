@@ -23,7 +23,7 @@ Check = Literal["none", "originals", "checksums", "checksums of the first run"]
 checksums in backward (see `digest`), which may end with the first run that is remembered; then a
 difference is an error, since nobody reads `findings`."""
 
-LIMIT = 8
+LIMIT = 32
 """Recorded variants kept per segment."""
 
 

@@ -151,6 +151,28 @@ def test_other_sizes_of_the_same_ops_need_no_other_recording(body: Body) -> None
     assert len(segment(body, SIZES).programs) == 1
 
 
+def chunks(x: Tensor) -> Tensor:
+    """As many parts as the input says: one part is none, so that another op comes first."""
+    parts = x.chunk(int(x.flatten()[0]), 0) if x.flatten()[0] > 1 else (x,)
+    return torch.cat([part.exp().sin() * part for part in parts]).tanh().sin()
+
+
+def skips(x: Tensor) -> Tensor:
+    """Leaves out parts whose first op saves what it is given."""
+    y = x.exp()
+    for number in range(3):
+        if int(x.flatten()[0]) != number:
+            y = (y + number).sin().exp()
+        y = y.tanh() if int(x.flatten()[0]) < number else y.mul(y)
+    return y
+
+
+@pytest.mark.parametrize("body", [chunks, skips])
+def test_each_branch_is_recorded_once(body: Body) -> None:
+    steps = [torch.full((6, 2), float(n)) for n in (1, 2, 3, 2, 1, 3, 1, 3, 2)]
+    assert len(segment(body, steps).programs) == 3
+
+
 # -- arrays ------------------------------------------------------------------------------------
 
 
