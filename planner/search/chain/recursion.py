@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add, itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,6 +58,23 @@ class Way:
             yield from self.after.cuts(start + self.cut, depth)
 
 
+class _Draft(NamedTuple):
+    """A way not made yet, cheap to compare: many are found for each that is kept.
+
+    Attributes:
+        sides: the ways before and after the cut.
+    """
+
+    time_ns: int
+    room_bytes: int
+    cut: int = 0
+    held: bool = False
+    sides: tuple[Way | None, Way | None] = (None, None)
+
+    def way(self) -> Way:
+        return Way(self.room_bytes, self.time_ns, self.cut, self.held, *self.sides)
+
+
 class Recursion:
     """Fronts of all intervals, made on demand.
 
@@ -66,81 +85,90 @@ class Recursion:
     """
 
     def __init__(self, facts: Facts, kinds: Sequence[Hashable], most: int) -> None:
-        self.facts = facts
         self.most = most
-        besides = (facts.backward - facts.pending[1:]).tolist()
-        self.rows = tuple(zip(kinds, besides, facts.growth.tolist(), strict=True))
-        self.steps = tuple(np.diff(facts.pending).tolist())
+        self.pending: list[int] = facts.pending.tolist()
+        self.crossing: list[list[int]] = facts.crossing.tolist()
+        self.growth: list[int] = facts.growth.tolist()
+        self.backward: list[int] = facts.backward.tolist()
+        self.own: list[int] = facts.own.tolist()
+        self.inside: list[int] = facts.inside.tolist()
         self.run_ns = [0, *accumulate(map(int, facts.run_ns))]
+        besides = (facts.backward - facts.pending[1:]).tolist()
+        rows = list(zip(kinds, besides, self.growth, strict=True))
+        number = {row: index for index, row in enumerate(dict.fromkeys(rows))}
+        self.rows = tuple(number[row] for row in rows)
+        self.steps = tuple(np.diff(facts.pending).tolist())
         self.known: dict[Hashable, list[Way]] = {}
+        self.on_the_way: dict[int, list[int]] = {}
 
     def front(self, start: int, stop: int) -> list[Way]:
         """Return the ways to replay blocks [start, stop), least room last."""
         key = (self.rows[start:stop], self.steps[start + 1 : stop])
         if key not in self.known:
-            ways = [self._whole(start, stop), *self._held(start, stop)]
+            drafts = [self._whole(start, stop), *self._held(start, stop)]
             for cut in range(start + 1, stop):
-                ways += self._parted(start, cut, stop)
-            self.known[key] = thinned(_undominated(ways), self.most)
+                drafts += self._parted(start, cut, stop)
+            ways = [draft.way() for draft in _undominated(drafts)]
+            self.known[key] = thinned(ways, self.most)
         return self.known[key]
 
-    def _whole(self, start: int, stop: int) -> Way:
-        facts, saved, room = self.facts, 0, 0
-        base = int(facts.pending[stop])
+    def _whole(self, start: int, stop: int) -> _Draft:
+        saved = room = 0
+        base = self.pending[stop]
         for block in range(start, stop):
-            besides = int(facts.backward[block]) - base
-            asked = saved + int(facts.own[block])
-            room = max(room, saved + int(facts.growth[block]), asked + besides)
-            saved += int(facts.inside[block])
-        return Way(room, self.run_ns[stop] - self.run_ns[start])
+            asked = saved + self.own[block] + self.backward[block] - base
+            room = max(room, saved + self.growth[block], asked)
+            saved += self.inside[block]
+        return _Draft(self.run_ns[stop] - self.run_ns[start], room)
 
-    def _held(self, start: int, stop: int) -> Iterator[Way]:
+    def _held(self, start: int, stop: int) -> Iterator[_Draft]:
         """The pass holds the first block, and goes on to a cut after it."""
         if stop - start < 2:
             return
-        facts, cut = self.facts, start + 1
-        most = int(facts.backward[start] - facts.pending[stop] + facts.own[start])
-        most = max(most, int(facts.growth[start]))
-        aside = max(int(facts.inside[start]), int(facts.crossing[start, cut]))
+        cut = start + 1
+        most = self.backward[start] - self.pending[stop] + self.own[start]
+        most = max(most, self.growth[start])
+        aside = max(self.inside[start], self.crossing[start][cut])
         time = self.run_ns[cut] - self.run_ns[start]
         for after in self.front(cut, stop):
             if after.cut:
                 room = max(most, aside + after.room_bytes)
-                yield Way(room, time + after.time_ns, 1, True, None, after)
+                yield _Draft(time + after.time_ns, room, 1, True, (None, after))
 
-    def _parted(self, start: int, cut: int, stop: int) -> Iterator[Way]:
+    def _parted(self, start: int, cut: int, stop: int) -> Iterator[_Draft]:
         """The pass makes what enters the cut."""
-        facts = self.facts
-        cells = int(facts.crossing[start, cut])
-        later = int(facts.pending[cut] - facts.pending[stop])
-        on_the_way = self._pass_bytes(start, cut)
+        cells = self.crossing[start][cut]
+        later = self.pending[cut] - self.pending[stop]
+        on_the_way = self._pass_bytes(start)[cut - start - 1]
         time = self.run_ns[cut] - self.run_ns[start]
         before, after = self.front(start, cut), self.front(cut, stop)
         i = j = 0  # most room first on both sides
-        while True:
+        while i < len(before) and j < len(after):
             left, right = before[i], after[j]
-            room = max(on_the_way, left.room_bytes + later, right.room_bytes + cells)
-            yield Way(room, time + left.time_ns + right.time_ns, cut - start, False, left, right)
-            if left.room_bytes + later < room and right.room_bytes + cells < room:
+            earlier_room = left.room_bytes + later
+            later_room = right.room_bytes + cells
+            room = max(on_the_way, earlier_room, later_room)
+            total = time + left.time_ns + right.time_ns
+            yield _Draft(total, room, cut - start, False, (left, right))
+            if earlier_room < room and later_room < room:
                 return  # the pass itself takes the room
-            if left.room_bytes + later == room:
-                i += 1
-            if right.room_bytes + cells == room:
-                j += 1
-            if i == len(before) or j == len(after):
-                return
+            i += earlier_room == room
+            j += later_room == room
 
-    def _pass_bytes(self, start: int, cut: int) -> int:
-        growth, crossing = self.facts.growth, self.facts.crossing
-        return int((growth[start:cut] + crossing[start, start:cut]).max())
+    def _pass_bytes(self, start: int) -> list[int]:
+        """For each cut after `start`: the most that a pass from there to the cut takes."""
+        if start not in self.on_the_way:
+            steps = map(add, self.growth[start:], self.crossing[start][start:])
+            self.on_the_way[start] = list(accumulate(steps, max))
+        return self.on_the_way[start]
 
 
-def _undominated(ways: list[Way]) -> list[Way]:
-    """The ways that no other beats, most room first."""
-    kept: list[Way] = []
-    for way in sorted(ways, key=lambda w: (w.time_ns, w.room_bytes)):
-        if not kept or way.room_bytes < kept[-1].room_bytes:
-            kept.append(way)
+def _undominated(drafts: list[_Draft]) -> list[_Draft]:
+    """The drafts that no other beats, most room first."""
+    kept: list[_Draft] = []
+    for draft in sorted(drafts, key=itemgetter(0, 1)):
+        if not kept or draft.room_bytes < kept[-1].room_bytes:
+            kept.append(draft)
     return kept
 
 
