@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -58,6 +59,7 @@ class Recipe:
         programs: recorded variants (shapes, modes, branches), the last used first.
         findings: differences that checks found.
         tables: what the C++ core made of `programs`.
+        mode_left: whether a run left a dispatch mode inside the segment that was entered before it.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Recipe:
     programs: list[Program] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     tables: list[Tables] = field(default_factory=list)
+    mode_left: bool = False
 
     @property
     def checks_originals(self) -> bool:
@@ -98,6 +101,18 @@ class Recipe:
             fix="make a plan with planner.plan(model, ...), which excludes such units by name",
             unit=self.name,
         )
+
+    def leaves_mode(self) -> None:
+        """Warn, once, that a run keeps what follows a dispatch mode's end."""
+        if not self.mode_left:
+            self.mode_left = True
+            warnings.warn(
+                f"segment {self.name}: a dispatch mode that was entered before the segment ends"
+                " inside it: what autograd saves after that stays in memory, and the peak may be"
+                " higher than planned",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def learned(self, program: Program) -> None:
         """Put a program first among the variants."""

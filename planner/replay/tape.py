@@ -194,6 +194,8 @@ class Tape(TorchDispatchMode, Interleaved):
         so that what is packed from here on stays with autograd.
         """
         self._keeps_all = True
+        if self._run is not None:
+            self._run.recipe.leaves_mode()
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         follower = self._follower

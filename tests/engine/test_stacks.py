@@ -105,6 +105,7 @@ CONTEXTS = [half, save_on_cpu, Counting, Halving, nested]
 EDGES = [("", ""), ("norm", "down"), ("up", "mix"), ("mix", "down"), ("norm", "up")]
 
 
+@pytest.mark.filterwarnings("ignore:segment .* a dispatch mode")
 @pytest.mark.parametrize("context", CONTEXTS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("edges", EDGES, ids=lambda e: "..".join(e) or "block")
 def test_a_context_around_some_submodules(context: Context, edges: tuple[str, str]) -> None:
@@ -137,6 +138,18 @@ def test_a_context_around_the_whole_forward(context: Context) -> None:
         assert_same(gradients(plain, around), gradients(net, around))
         assert_clean()
     assert handle.replayed_ops > 0
+
+
+def test_a_mode_that_ends_inside_a_segment_is_named_once() -> None:
+    net = nn.Sequential(Block(), Block())
+    net[1].context = Counting
+    planned(net, ("mix", "down"))
+    with pytest.warns(
+        RuntimeWarning, match=r"segment 1\.mix \.\. 1\.down: a dispatch mode"
+    ) as told:
+        for _ in range(3):
+            gradients(net)
+    assert len(told) == 1
 
 
 def test_hooks_around_one_submodule_leave_the_rest_of_the_plan_feasible() -> None:
