@@ -40,6 +40,17 @@ class Notices:
             known.fix or _OFFLINE,
         )
 
+    def never_called(self, model_class: str, updates: int) -> None:
+        """Warn that the model is updated, and that its own forward is never called."""
+        self._warn(
+            f"no plan can be made for this {model_class} while it trains: its forward is never"
+            " called, so that every block is recomputed",
+            f"0 calls in {updates} updates of its parameters",
+            "the training step calls another module, as a `training_step` that calls `self.net`",
+            "apply to the module that is called: planner.apply(model.net, budget_mb=...); or plan"
+            " from the step: planner.plan(model, budget_mb=..., step=...)",
+        )
+
     def _warn(self, what: str, numbers: str, cause: str, fix: str) -> None:
         if what not in self._given:
             self._given.add(what)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from planner.applier.first_steps import UPDATES_WITHOUT_A_CALL
 from planner.applier.gates import RootEnterGate, install
 from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.applier.runtime import Runtime
@@ -63,6 +64,7 @@ class OnTheFly:
         self._updates = Updates(model, self.updated)
         self._notices = Notices()
         self._busy = False
+        self._called, self._updates_seen, self._model_class = False, 0, type(model).__name__
         self._call: int | None = None  # mark of the training call that is under way
         self._depth = 0
         enter = model.register_forward_pre_hook(CallEnterGate(self), prepend=True, with_kwargs=True)
@@ -115,6 +117,9 @@ class OnTheFly:
 
     def updated(self) -> None:
         """An optimizer of the model has made its update."""
+        self._updates_seen += 1
+        if not self._called and self._updates_seen == UPDATES_WITHOUT_A_CALL:
+            self._notices.never_called(self._model_class, self._updates_seen)
         if self._recorder is not None and not self._busy:
             self._recorder.step_over()
 
@@ -122,6 +127,7 @@ class OnTheFly:
 
     def _step_begins(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run the step, or what is left of it, under the plan for it, or record it."""
+        self._called = True
         recording = self._recorder
         if recording is not None and recording.goes_on:
             recording.entered(args, kwargs)
