@@ -40,6 +40,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return None if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
+LONGEST_FIRST = ("test_simulated.py", "test_scripts.py", "test_two_ranks.py", "test_capped.py")
+"""Files whose tests wait for processes of their own: begun last, one would keep the rest waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; all others stay in their order."""
+    items.sort(key=lambda item: item.path.name not in LONGEST_FIRST)
+
+
 @pytest.fixture
 def no_warnings() -> Iterator[None]:
     """Ignore warnings, which models of this size draw from torch and from its users."""

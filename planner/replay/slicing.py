@@ -229,7 +229,10 @@ class _Slicer(Generic[K]):
         return last
 
     def _copies(self, index: int, last: dict[K, int], kept: Collection[K]) -> tuple[K, ...]:
-        olds = (old for old, _ in self.ops[index].writes)
+        writes = self.ops[index].writes
+        if not writes:
+            return ()
+        olds = (old for old, _ in writes)
         return tuple(old for old in olds if old in kept or last[old] > index)
 
     def _frees(self, index: int, last: dict[K, int], wanted: dict[K, None]) -> tuple[K, ...]:

@@ -56,8 +56,9 @@ def run(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-def test_on_a_simulated_device(folder: Path) -> None:
-    run(folder, "-o", "python_files=check_*.py", str(HERE / "simulated"))
+@pytest.mark.parametrize("name", sorted(p.name for p in (HERE / "simulated").glob("check_*.py")))
+def test_on_a_simulated_device(name: str, folder: Path) -> None:
+    run(folder, "-o", "python_files=check_*.py", str(HERE / "simulated" / name))
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
