@@ -41,7 +41,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 LONGEST_FIRST = ("test_simulated.py", "test_scripts.py", "test_two_ranks.py", "test_capped.py")
-"""Files whose tests wait for processes of their own: begun last, one would keep the rest waiting."""
+"""Files whose tests wait for processes of their own: begun last, one keeps all waiting."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
