@@ -48,13 +48,16 @@ class Simulation:
         return self.replay_ns + self.tape_ns
 
 
-def simulate(graph: Graph, spans: Sequence[Span], detail: bool = False) -> Simulation:
+def simulate(
+    graph: Graph, spans: Sequence[Span], detail: bool = False, timeline: bool = False
+) -> Simulation:
     """Play the step under `spans`.
 
     Args:
         graph: the step.
         spans: disjoint spans of the first root call, in any order.
         detail: also return the timeline and what is live at the peak.
+        timeline: also return the timeline, without what is live at the peak.
 
     Raises:
         IllegalSpanError: a span stands at an illegal position, overlaps another, keeps a value
@@ -62,7 +65,8 @@ def simulate(graph: Graph, spans: Sequence[Span], detail: bool = False) -> Simul
     """
     ordered = sorted(spans, key=lambda span: span.start)
     check_spans(graph, ordered)
-    return Player(graph, [e for span in ordered for e in effects_of(graph, span)]).play(detail)
+    player = Player(graph, [e for span in ordered for e in effects_of(graph, span)])
+    return player.play(detail, timeline)
 
 
 def check_spans(graph: Graph, spans: list[Span]) -> None:
@@ -94,7 +98,7 @@ class Player:
         self.carried: dict[int, int] = {}  # by position, bytes that end in a replay there
         self.freed: dict[int, list[tuple[int, int]]] = {}  # by moment, (step, bytes)
 
-    def play(self, detail: bool) -> Simulation:
+    def play(self, detail: bool, timeline: bool = False) -> Simulation:
         """Return the result."""
         ends = self._first_lives()
         self.change_first_lives(ends)
@@ -114,7 +118,7 @@ class Player:
             sum(e.tape_ns for e in self.effects),
             sum(e.replayed_ops for e in self.effects),
             sum(e.kept_bytes for e in self.effects),
-            highest_line(live, tops) if detail else (),
+            highest_line(live, tops) if detail or timeline else (),
             self._holders(ends, peak_op, peak, replaying) if detail else (),
         )
 
@@ -205,7 +209,7 @@ def _top(moment: Moment, freed: Sequence[tuple[int, int]]) -> int:
 
 def highest_line(live: Ints, tops: dict[int, int]) -> tuple[int, ...]:
     """Return the most live bytes during each op or the replays before it."""
-    line = [int(bytes_) for bytes_ in live]
+    line: list[int] = live.tolist()
     for op, top in tops.items():
         line[op] = max(line[op], top)
     return tuple(line)

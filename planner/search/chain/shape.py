@@ -85,7 +85,7 @@ class Shaper:
         return self.known[key]
 
     def _measured(self, spans: tuple[Span, ...], forward: Window, backward: Window) -> Shape:
-        played = simulate(self.tally, spans, detail=True)
+        played = simulate(self.tally, spans, timeline=True)
         timeline = np.array(played.timeline, dtype=np.int64)
         before = backward.start - 1
         return Shape(
