@@ -9,6 +9,7 @@ of it in each step. An address that comes from elsewhere (a storage, C++ code) i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,26 +31,31 @@ _plain_data_ptr = torch.Tensor.data_ptr
 
 def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     array = _plain_numpy(self, *args, **kwargs)
-    if torch._C._len_torch_dispatch_stack():
-        _notify(self)
+    _notify(self)
     return array
 
 
 def _dlpack(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     capsule = _plain_dlpack(self, *args, **kwargs)
-    if torch._C._len_torch_dispatch_stack():
-        _notify(self)
+    _notify(self)
     return capsule
 
 
 def _data_ptr(self: torch.Tensor) -> int:
     address: int = _plain_data_ptr(self)
-    if torch._C._len_torch_dispatch_stack():
-        _notify(self)
+    _notify(self)
     return address
 
 
+listeners: list[Callable[[torch.Tensor], object]] = []
+"""Called with each tensor whose memory is handed out, beside the modes on the stack."""
+
+
 def _notify(tensor: torch.Tensor) -> None:
+    for listener in listeners:
+        listener(tensor)
+    if not torch._C._len_torch_dispatch_stack():
+        return
     for mode in _get_current_dispatch_mode_stack():
         exposed = getattr(mode, "memory_exposed", None)
         if exposed is not None:

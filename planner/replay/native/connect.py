@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from planner.replay import exposure, launches
 from planner.replay.content import Sample
-from planner.replay.launches import listeners
 from planner.replay.native.build import engine
 from planner.replay.replaying import ReplayCount
 from planner.replay.run import kept
@@ -49,7 +49,8 @@ def core() -> Any:
         }
     )
     _let_higher_order_operators_through()
-    listeners.append(_launched)
+    launches.listeners.append(_launched)
+    exposure.listeners.append(_exposed)
     return module
 
 
@@ -93,6 +94,12 @@ def _hand_over(tape: Any) -> Tape:
 
 def _pop_mode() -> None:
     torch._C._pop_torch_dispatch_stack(None)
+
+
+def _exposed(tensor: torch.Tensor) -> None:
+    tape = core().current()
+    if tape is not None:
+        tape.memory_exposed(tensor)
 
 
 def _launched() -> None:

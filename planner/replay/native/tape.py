@@ -104,6 +104,11 @@ class NativeTape:
         self.run.hand_over()
         self.python.kernel_launched()
 
+    def memory_exposed(self, tensor: torch.Tensor) -> None:
+        """An array shares a tensor's memory: no program that the core follows has this."""
+        self.run.hand_over()
+        self.python.memory_exposed(tensor)
+
 
 def new_tape(recipe: Recipe) -> Tape | NativeTape:
     """Return the tape of a run of a segment, not yet open.
