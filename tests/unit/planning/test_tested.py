@@ -38,7 +38,8 @@ class Hidden(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         y = torch.zeros_like(x)
         filled = np.sin(x.detach().numpy())
-        ctypes.memmove(y.data_ptr(), filled.ctypes.data, filled.nbytes)
+        address = y.untyped_storage().data_ptr()  # as C++ code: `Tensor.data_ptr` is noticed
+        ctypes.memmove(address, filled.ctypes.data, filled.nbytes)
         ctx.save_for_backward(x)
         return y
 
