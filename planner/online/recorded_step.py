@@ -13,7 +13,7 @@ from planner.online.script import Script, play
 from planner.training_step.call import Call
 from planner.training_step.situation import mode_of
 from planner.training_step.step import Step
-from planner.training_step.tree import tensors_with_paths
+from planner.training_step.tree import host_copies, tensors_with_paths
 
 
 class RecordedStep(Step):
@@ -64,7 +64,7 @@ class RecordedStep(Step):
             self.model, self._script, self.optimizer, self.accumulates, dict(call.kwargs)
         )
 
-    def run(self, *, keep_outputs: bool = False) -> tuple[torch.Tensor, ...]:
+    def run(self, *, copy_outputs: bool = False) -> tuple[torch.Tensor, ...]:
         """Run it once; see `Step.run`.
 
         Raises:
@@ -73,7 +73,7 @@ class RecordedStep(Step):
         try:
             with torch.inference_mode(False), torch.enable_grad():
                 outside = {int(n): tensor for n, tensor in self._outside.items()}
-                held = play(self._script, self.model, outside)
+                returned = play(self._script, self.model, outside)
                 if self.optimizer is not None:
                     self.optimizer.step()
         except Exception as error:
@@ -82,7 +82,7 @@ class RecordedStep(Step):
                 cause=f"{type(error).__name__}: {error}",
                 fix="plan from inputs: planner.plan(model, budget_mb=..., inputs=...)",
             ) from error
-        return tuple(t.detach() for _, t in tensors_with_paths(held)) if keep_outputs else ()
+        return host_copies(returned) if copy_outputs else ()
 
     def describe(self) -> StepInfo:
         """Describe it for a plan, as the step made from the same inputs is described."""

@@ -25,7 +25,7 @@ from planner.training_step.observed_run import (
     model_device,
 )
 from planner.training_step.situation import mode_of
-from planner.training_step.tree import tensors_with_paths
+from planner.training_step.tree import host_copies
 
 __all__ = ["Step", "autocast_dtype", "make_step", "model_device"]
 
@@ -103,7 +103,7 @@ class Step:
         """The tensors given to the model; empty for a user's own step, which makes its own."""
         return tuple(self.inputs.values())
 
-    def run(self, *, keep_outputs: bool = False) -> tuple[torch.Tensor, ...]:
+    def run(self, *, copy_outputs: bool = False) -> tuple[torch.Tensor, ...]:
         """Run the step once.
 
         The output is released once the loss exists, as in a loop that writes
@@ -111,8 +111,9 @@ class Step:
         backward needs more: give it as `step`, so that they live as long as its code lets them.
 
         Args:
-            keep_outputs: return the tensors of the forward's output, detached; for a user's own
-                step those of what it returned. Otherwise nothing is returned or kept alive.
+            copy_outputs: return copies, in host memory, of the tensors of the forward's output; for
+                a user's own step of those that it returned. Otherwise nothing is returned. The
+                outputs themselves are never kept alive.
 
         Raises:
             StepError: the model, the loss function, backward, the optimizer or the user's own step
@@ -120,12 +121,9 @@ class Step:
         """
         with torch.inference_mode(False), torch.enable_grad(), _no_cached_casts():
             if self._source is None:
-                held = self._run_users_own()
-            else:
-                held = self._run_plain(self._source, keep_outputs)
-        if not keep_outputs:
-            return ()
-        return tuple(tensor.detach() for _, tensor in tensors_with_paths(held))
+                returned = self._run_users_own()
+                return host_copies(returned) if copy_outputs else ()
+            return self._run_plain(self._source, copy_outputs)
 
     def describe(self) -> StepInfo:
         """Describe the step for a plan or a profile.
@@ -145,20 +143,20 @@ class Step:
             mode=mode_of(self.model),
         )
 
-    def _run_plain(self, source: CallSource, keep_outputs: bool) -> Any:
+    def _run_plain(self, source: CallSource, copy_outputs: bool) -> tuple[torch.Tensor, ...]:
         call = source.take()
         with _explained(f"the forward of {type(self.model).__name__}", "call model(...) by hand"):
             output = self.model(*call.args, **call.kwargs)
         with _explained("the loss function", "call loss_fn(model(...)) by hand"):
             loss = self._loss_fn(output)
         check_loss(loss)
-        if not keep_outputs:
-            output = None
+        copies = host_copies(output) if copy_outputs else ()
+        output = None
         with _explained("the backward pass", "call loss.backward() by hand"):
             loss.backward()
         if self.optimizer is not None:
             self._update(self.optimizer)
-        return output
+        return copies
 
     def _update(self, optimizer: Optimizer) -> None:
         fix = "pass step=fn where fn(model) runs the whole step, the optimizer's own way"
@@ -208,7 +206,7 @@ def make_step(
 
     >>> layer = nn.Linear(2, 3)
     >>> step = make_step(layer, inputs=torch.ones(4, 2))
-    >>> [output.shape for output in step.run(keep_outputs=True)]
+    >>> [output.shape for output in step.run(copy_outputs=True)]
     [torch.Size([4, 3])]
     >>> layer.weight.grad.shape
     torch.Size([3, 2])

@@ -26,6 +26,16 @@ def tensors_with_paths(value: Any, path: str = "") -> Iterator[tuple[str, torch.
         yield from tensors_with_paths(child, path + step)
 
 
+def host_copies(value: Any) -> tuple[torch.Tensor, ...]:
+    """Return a copy of every tensor in a value, detached and in host memory."""
+    return tuple(host_copy(tensor) for _, tensor in tensors_with_paths(value))
+
+
+def host_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached copy that takes no memory of an accelerator, whose peaks are measured."""
+    return tensor.detach().to("cpu", copy=True)
+
+
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         yield from ((f"[{key!r}]", child) for key, child in value.items())

@@ -16,6 +16,7 @@ from planner.profiler.timing import time_run
 from planner.replay.audit import same_bits
 from planner.training_step.same_state import from_same_state
 from planner.training_step.step import Step, model_device
+from planner.training_step.tree import host_copy
 
 Tensors = dict[str, torch.Tensor | None]
 
@@ -72,12 +73,12 @@ def run_for_results(step: Step, replayed: Callable[[], int] = lambda: 0) -> Resu
     """
     with from_same_state(step):
         before = replayed()
-        outputs = step.run(keep_outputs=True)
+        outputs = step.run(copy_outputs=True)
         model = step.model
         gradients: Tensors = {n: _copy(p.grad) for n, p in model.named_parameters()}
         gradients.update({f"input {n}": _copy(t.grad) for n, t in step.inputs.items()})
         return Results(
-            {str(i): _copy(t) for i, t in enumerate(outputs)},
+            {str(i): output for i, output in enumerate(outputs)},
             gradients,
             {name: _copy(buffer) for name, buffer in model.named_buffers()},
             replayed() - before,
@@ -112,8 +113,7 @@ def count_forwards(step: Step) -> dict[str, int]:
 
 
 def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """In host memory: what lies on an accelerator would raise the peaks measured there later."""
-    return None if tensor is None else tensor.detach().to("cpu", copy=True)
+    return None if tensor is None else host_copy(tensor)
 
 
 def same_tensors(a: Tensors, b: Tensors) -> bool:

@@ -277,11 +277,10 @@ def train_once(model: nn.Module, run: Callable[[nn.Module], Any], seed: int = 7)
 
 
 def step_on(inputs: Any) -> Callable[[nn.Module], Tensor]:
-    """Return a step that runs forward and backward on tensors or keyword inputs."""
+    """Return a step on tensors or keyword inputs; its output is released once the loss exists."""
 
     def run(model: nn.Module) -> Tensor:
-        output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-        loss = loss_of(output)
+        loss = loss_of(model(**inputs) if isinstance(inputs, dict) else model(inputs))
         loss.backward()
         return loss
 

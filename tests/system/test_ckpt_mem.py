@@ -21,7 +21,7 @@ from planner.units import MIB
 
 PAIRS = 16
 SCALE = 16
-BUDGETS = {300: 6, 250: 10, 240.1: 11}
+BUDGETS = {300: 4, 250: 7, 240.1: 8}
 """Budget in MiB at full size, and the most Linears that may be replayed."""
 
 

@@ -251,4 +251,4 @@ def test_an_op_that_needs_content_is_named() -> None:
         build_fake_profile(step, COSTS)
     assert "needs the content of a tensor" in caught.value.what
     assert caught.value.cause and caught.value.fix
-    assert step.run(keep_outputs=True)[0].shape == (2, 4)
+    assert step.run(copy_outputs=True)[0].shape == (2, 4)

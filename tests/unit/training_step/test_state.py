@@ -53,7 +53,7 @@ def test_two_steps_compute_the_same():
     step = make_step(model, inputs=X, optimizer=torch.optim.Adam(model.parameters()))
     for _ in range(2):
         with preserve(model, step=step):
-            (output,) = step.run(keep_outputs=True)
+            (output,) = step.run(copy_outputs=True)
             gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
             found.append(gradients | {"output": output.clone()} | copy_of(model.state_dict()))
     assert all_equal(*found)

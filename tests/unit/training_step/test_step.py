@@ -66,9 +66,9 @@ def test_a_callable_is_called_once_unless_fresh_inputs_are_asked_for():
     assert seen == [1.0, 2.0, 3.0]
 
 
-def test_outputs_are_returned_detached_on_request_only():
+def test_copies_of_outputs_are_returned_on_request_only():
     step = make_step(Adds(), inputs=X)
-    (output,) = step.run(keep_outputs=True)
+    (output,) = step.run(copy_outputs=True)
     assert output.shape == (4, 2) and not output.requires_grad
     assert step.run() == ()
 
@@ -175,10 +175,10 @@ def test_no_run_finds_weights_that_autocast_has_cast_before():
     layer, x = nn.Linear(4, 4), torch.ones(2, 4)
     step = make_step(layer, inputs=x)
     with torch.autocast("cpu", torch.bfloat16):
-        before = step.run(keep_outputs=True)[0]
+        before = step.run(copy_outputs=True)[0]
         with torch.no_grad():
             layer.weight.add_(1)
-        after = step.run(keep_outputs=True)[0]
+        after = step.run(copy_outputs=True)[0]
     assert not torch.equal(before, after)
 
 
