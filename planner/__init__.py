@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from planner.planning.batch.choice import BatchChoice as BatchChoice
     from planner.replay.custom_ops import register_replayable as register_replayable
     from planner.search.measured.options import Measured as Measured
+    from planner.search.method import Capped as Capped
     from planner.sweeps import sweep as sweep
     from planner.verifier import Verification as Verification
 
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchChoice",
+    "Capped",
     "Device",
     "DocumentError",
     "Frontier",
@@ -87,6 +89,7 @@ _HOMES = {
     "planner.isolation.child_process": ("isolated",),
     "planner.replay.custom_ops": ("register_replayable",),
     "planner.search.measured.options": ("Measured",),
+    "planner.search.method": ("Capped",),
     "planner.sweeps": ("sweep",),
     "planner.verifier": ("Verification",),
 }

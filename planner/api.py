@@ -24,9 +24,8 @@ from planner.planning.offline import from_profile
 from planner.planning.stored_profiles import check_same_step, given_profile
 from planner.planning.tested import plan_tested
 from planner.profiler.build import build_profile
-from planner.search import Method
 from planner.search.measured.options import Measured, check_can_run
-from planner.search.solve import check_method
+from planner.search.method import Capped, Method, check_method
 from planner.training_step.checks import check_alone, check_model
 from planner.training_step.fingerprint import unit_prints
 from planner.training_step.step import Step, make_step
@@ -36,6 +35,7 @@ __all__ = ["apply", "best_batch", "load", "plan", "profile", "verify"]
 
 Loss = Callable[[Any], Any]
 StepFunction = Callable[[nn.Module], Any]
+Search = Method | Measured | Capped
 
 
 def profile(
@@ -94,11 +94,10 @@ def plan(
     optimizer: torch.optim.Optimizer | str | None = None,
     device: str | Device | None = None,
     profile: Profile | str | PathLike[str] | None = None,
-    search: Method | Measured = "auto",
+    search: Search = "auto",
     save: Sequence[str] = (),
     recompute: Sequence[str] = (),
     never: Sequence[str] = (),
-    capped: bool = False,
     base: Plan | str | PathLike[str] | None = None,
 ) -> Plan:
     """Return the cheapest plan whose training step peaks within the budget.
@@ -115,13 +114,12 @@ def plan(
             profile of this model is looked for in `profiles/` and in PLANNER_PROFILES. With inputs
             or a step besides, the plan is made from the profile and then run.
         search: "auto", "dp" or "milp"; `Measured(trials=50, ...)` also measures steps under the
-            best plan's neighbours, and returns the fastest.
+            best plan's neighbours, and returns the fastest; `Capped()` runs nothing that needs more
+            memory than the budget, the plain step included, and compares replays with checksums of
+            their originals. The last is also done where the plain step runs out of memory.
         save: patterns of units whose saved tensors always stay.
         recompute: patterns of units whose saved tensors are always recomputed.
         never: ops that are never replayed, as "lib::op"; their results stay in memory.
-        capped: run nothing that needs more memory than the budget, the plain step included, and
-            compare replays with checksums of their originals. This is also done where the plain
-            step runs out of memory.
         base: an earlier plan, or the path of one, whose pins and notes are kept.
 
     Raises:
@@ -135,7 +133,7 @@ def plan(
             cannot be used.
         ProfileNotFoundError, InvalidModelError, InvalidInputsError, StepError: see `profile`.
     """
-    check_method("auto" if isinstance(search, Measured) else search)
+    check_method(_method(search))
     budget = parse_budget(budget_mb)
     before = Plan.load(base) if base is not None and not isinstance(base, Plan) else base
     pins = _pins(before, save, recompute, never)
@@ -148,7 +146,7 @@ def plan(
         update = make_optimizer(optimizer, model)
         made = make_step(model, inputs=inputs, loss_fn=loss_fn, step=step, optimizer=update)
     if isinstance(search, Measured):
-        check_can_run(made is not None, other is not None, capped)
+        check_can_run(made is not None, other is not None)
     if found is not None:
         check_same_step(found, made, optimizer)
     elif other is not None and made is not None:
@@ -160,7 +158,7 @@ def plan(
         chosen = _predicted(found, budget, search, pins)
     else:
         check_alone(model)
-        chosen = _run(made, budget, search, pins, capped, found)
+        chosen = _run(made, budget, search, pins, found)
     notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
     return replace(chosen, units=unit_prints(model), notes=tuple(dict.fromkeys(notes)))
 
@@ -194,34 +192,25 @@ def verify(
     return verify_plan(made, chosen, repeats)
 
 
-def _predicted(profile: Profile, budget: Budget, search: Method | Measured, pins: Pins) -> Plan:
+def _predicted(profile: Profile, budget: Budget, search: Search, pins: Pins) -> Plan:
     """Plan from a profile alone."""
-    method = "auto" if isinstance(search, Measured) else search
     budget_bytes = budget.resolve(profile.plain_peak_bytes)
-    plan = from_profile(profile, budget_bytes, method=method, pins=pins)
+    plan = from_profile(profile, budget_bytes, method=_method(search), pins=pins)
     return replace(plan, notes=remarks(profile))
 
 
-def _run(
-    made: Step,
-    budget: Budget,
-    search: Method | Measured,
-    pins: Pins,
-    capped: bool,
-    found: Profile | None,
-) -> Plan:
+def _run(made: Step, budget: Budget, search: Search, pins: Pins, found: Profile | None) -> Plan:
     """Plan on the model at hand, from a profile of this very step where there is one."""
-    if not capped:
-        try:
-            found = found or never_replaying(build_profile(made), pins.never)
-        except StepError as error:
-            if isinstance(search, Measured) or not ran_out_of_memory(error):
-                raise
-        else:
-            return _tested(made, found, budget, search, pins)
-    method = "auto" if isinstance(search, Measured) else search
-    reason = NEVER if capped else RAN_OUT
-    return plan_capped(made, budget, method=method, pins=pins, reason=reason)
+    if isinstance(search, Capped):
+        return plan_capped(made, budget, method=search.method, pins=pins, reason=NEVER)
+    try:
+        found = found or never_replaying(build_profile(made), pins.never)
+    except StepError as error:
+        if isinstance(search, Measured) or not ran_out_of_memory(error):
+            raise
+    else:
+        return _tested(made, found, budget, search, pins)
+    return plan_capped(made, budget, method=search, pins=pins, reason=RAN_OUT)
 
 
 def _tested(
@@ -234,6 +223,13 @@ def _tested(
     from planner.planning.trials.search import plan_by_trials  # imports Optuna
 
     return plan_by_trials(made, found, budget_bytes, search, pins=pins)
+
+
+def _method(search: Search) -> Method:
+    """How plans are searched for from a profile."""
+    if isinstance(search, Measured):
+        return "auto"
+    return search.method if isinstance(search, Capped) else search
 
 
 def _other_device(device: str | Device | None, model: nn.Module) -> Device | None:

@@ -76,7 +76,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 search=search_of(args, trying),
                 save=tuple(args.save),
                 recompute=tuple(args.recompute),
-                capped=args.capped,
                 base=base,
                 **target.step_arguments(),
                 **estimate_arguments(args),

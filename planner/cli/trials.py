@@ -48,7 +48,7 @@ def search_of(args: argparse.Namespace, progress: Report | None) -> Any:
 
     names = ("trials", "timeout", "storage")
     limits = {n: value for n in names if (value := getattr(args, n)) is not None}
-    if args.search == "optuna":
+    if args.search == "optuna" and not args.capped:
         return planner.Measured(progress=progress, **limits)
     for name, value in limits.items():
         raise planner.PlannerError(
@@ -57,7 +57,14 @@ def search_of(args: argparse.Namespace, progress: Report | None) -> Any:
             cause=f"only the measured search has --{name}",
             fix=f"pass --search optuna, or leave --{name} out",
         )
-    return args.search
+    if args.search == "optuna":
+        raise planner.PlannerError(
+            "--capped was given, and --search optuna runs the plain step",
+            numbers="--capped --search optuna",
+            cause="a measured search compares plans with the plain step",
+            fix="leave one of the two out",
+        )
+    return planner.Capped(args.search) if args.capped else args.search
 
 
 @contextmanager

@@ -183,6 +183,6 @@ def _raised(error: Exception) -> StepError:
         f"the step cannot be profiled without running it: on tensors without memory, {what}",
         cause=f"{text}; either the step raises this itself, or a kernel looks at memory that these"
         " tensors do not have, as fused recurrent layers may",
-        fix="run the step by hand; if that works, plan without capped and device, and where it"
+        fix="run the step by hand; if that works, plan without Capped and device, and where it"
         " needs too much memory, planner.apply(model, budget_mb=...) recomputes every block",
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from planner.search.method import Method
 from planner.search.result import SearchResult
-from planner.search.solve import Method, floor, search
+from planner.search.solve import floor, search
 
 __all__ = ["Method", "SearchResult", "floor", "search"]

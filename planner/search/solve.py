@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal, get_args
 
 import numpy as np
 
 from planner.documents import Exclusion, Pins
 from planner.documents.plan import Status
-from planner.errors import InfeasibleBudgetError, PlannerError
+from planner.errors import InfeasibleBudgetError
 from planner.graph.model import Graph
 from planner.graph.span import Span
 from planner.search.chain.blocks import split
@@ -19,12 +18,11 @@ from planner.search.chain.menu import Menu
 from planner.search.chain.milp import solve_milp
 from planner.search.holders import holders
 from planner.search.ladder import Ladder
+from planner.search.method import Method, check_method
 from planner.search.pins import Wishes, wishes
 from planner.search.pool import Candidate, first_fit
 from planner.search.result import SearchResult
 
-Method = Literal["auto", "dp", "milp"]
-METHODS: tuple[Method, ...] = get_args(Method)
 _STEADY_OP_NS = 10_000
 _ROUNDING = 1e-3
 """A gap below what measured op times can tell apart; counts as none."""
@@ -55,21 +53,6 @@ def search(
     check_method(method)
     planner = planner_of(graph, pins, exclusions)
     return planner.search(budget_bytes, method)
-
-
-def check_method(method: str) -> None:
-    """Raise unless a search is called so.
-
-    Raises:
-        PlannerError: none is.
-    """
-    if method not in METHODS:
-        raise PlannerError(
-            f"unknown search method {method!r}",
-            numbers=f"search={method!r}; {len(METHODS)} have names: {', '.join(METHODS)}",
-            cause="a misspelt name, or the search that measures steps, which is no name",
-            fix="use one of " + ", ".join(METHODS) + ", or planner.Measured(trials=50)",
-        )
 
 
 def floor(

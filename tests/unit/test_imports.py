@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -178,6 +179,11 @@ def test_public_names_are_what_all_claims() -> None:
         assert name in dir(planner)
     expected = {"plan", "apply", "verify", "profile", "load", "Plan", "Profile", "Verification"}
     assert expected <= set(planner.__all__)
+
+
+def test_no_verb_takes_more_than_13_parameters() -> None:
+    for verb in (planner.profile, planner.plan, planner.apply, planner.verify, planner.sweep):
+        assert len(inspect.signature(verb).parameters) <= 13
 
 
 def test_every_error_is_public_and_in_the_tree() -> None:

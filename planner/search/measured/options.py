@@ -68,19 +68,17 @@ class Measured:
             )
 
 
-def check_can_run(has_step: bool, derived: bool, capped: bool) -> None:
+def check_can_run(has_step: bool, derived: bool) -> None:
     """Raise unless the plain step can be run, as a measured search must.
 
     Raises:
         PlannerError: it cannot.
     """
-    if has_step and not derived and not capped:
+    if has_step and not derived:
         return
     given, cause = (
         ("a device or a meta model", "the step is derived and never runs")
         if derived
-        else ("capped", "plans are compared with the plain step, which is not to run")
-        if capped
         else ("no inputs and no step", "there is nothing to run")
     )
     raise PlannerError(

@@ -137,7 +137,7 @@ def test_memory_of_the_host_is_none_of_the_devices() -> None:
     assert profile.plain_peak_bytes == peak_of(profile.storages, len(profile.ops))
     assert all(s.bytes == 0 for s in profile.storages if s.category == "input")
     assert_kept(model, "60%", step=step)
-    capped = planner.plan(model, budget_mb="60%", step=step, capped=True)
+    capped = planner.plan(model, budget_mb="60%", step=step, search=planner.Capped())
     assert capped.predicted_peak_bytes == capped.measured_peak_bytes
 
 

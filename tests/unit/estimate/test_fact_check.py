@@ -284,5 +284,5 @@ def test_backwards_are_counted() -> None:
             model(x).sum().backward()
 
     assert backwards_in(build_profile(make_step(model, step=twice))) == 2
-    plan = planner.plan(model, budget_mb="80%", step=twice, capped=True)
+    plan = planner.plan(model, budget_mb="80%", step=twice, search=planner.Capped())
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= plan.budget_bytes

@@ -225,12 +225,12 @@ def test_an_error_that_only_stand_ins_raise_is_told_from_the_steps_own(capped: b
     x = torch.ones(2, 4)
     with pytest.raises(StepError, match="tensors without memory") as caught:
         if capped:
-            planner.plan(model, budget_mb="80%", inputs=x, capped=True)
+            planner.plan(model, budget_mb="80%", inputs=x, search=planner.Capped())
         else:
             planner.profile(model, inputs=x, device="h100")
     error = caught.value
     assert "forward of Sequential" in error.what and "Cannot access data pointer" in error.cause
-    assert "capped" in error.fix and isinstance(error.__cause__, StepError)
+    assert "Capped" in error.fix and isinstance(error.__cause__, StepError)
 
 
 class Choosy(nn.Module):

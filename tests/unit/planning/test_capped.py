@@ -109,7 +109,7 @@ def test_no_run_exceeds_the_budget() -> None:
     plain = peak_of(model, x)
     budget = plain * 6 // 10
     with device_of(budget) as peaks:
-        plan = planner.plan(model, budget_mb=f"{budget}B", inputs=x, capped=True)
+        plan = planner.plan(model, budget_mb=f"{budget}B", inputs=x, search=planner.Capped())
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= budget < plain
     assert plan.plain_peak_bytes == plain
@@ -131,7 +131,7 @@ def test_a_transformer_that_does_not_fit_is_planned_and_trained_under_a_cap(make
         train_within(model, inputs, cap)
     model.zero_grad(set_to_none=True)
     with device_of(cap):
-        plan = planner.plan(model, budget_mb=f"{cap}B", inputs=inputs, capped=True)
+        plan = planner.plan(model, budget_mb=f"{cap}B", inputs=inputs, search=planner.Capped())
     assert plan.notes == (NEVER, BY_DIGEST)
     # Nothing that runs under a cap shows the numbers that C++ code wraps in tensors.
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= cap
@@ -177,7 +177,7 @@ def test_a_plan_that_misses_the_budget_by_a_byte_gives_way_to_another(
 
     monkeypatch.setattr("planner.planning.capped.planned_peak", peak)
     model, x = stack()
-    plan = planner.plan(model, budget_mb="72%", inputs=x, capped=True)
+    plan = planner.plan(model, budget_mb="72%", inputs=x, search=planner.Capped())
     assert misses[0] > 100
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes + misses[0] <= plan.budget_bytes
 
@@ -193,7 +193,7 @@ def test_a_budget_that_no_plan_holds_is_named_as_it_was_given(
         lambda step, plan: plan.predicted_peak_bytes + budget,
     )
     with pytest.raises(InfeasibleBudgetError) as raised:
-        planner.plan(model, budget_mb=f"{budget}B", inputs=x, capped=True)
+        planner.plan(model, budget_mb=f"{budget}B", inputs=x, search=planner.Capped())
     assert raised.value.budget_bytes == budget < raised.value.min_peak_bytes
 
 
@@ -208,14 +208,14 @@ def test_a_step_that_looks_at_its_data_is_planned() -> None:
             return y * x.abs().sum().item() if bool((x > 0).any()) else -y
 
     model, x = Choosy(), torch.randn(256, 32)
-    plan = planner.plan(model, budget_mb="70%", inputs=x, capped=True)
+    plan = planner.plan(model, budget_mb="70%", inputs=x, search=planner.Capped())
     assert plan.plain_peak_bytes == peak_of(model, x)
     assert plan.measured_peak_bytes == plan.predicted_peak_bytes
 
 
 def test_the_times_are_those_of_the_planned_run() -> None:
     model, x = stack()
-    capped = planner.plan(model, budget_mb="60%", inputs=x, capped=True)
+    capped = planner.plan(model, budget_mb="60%", inputs=x, search=planner.Capped())
     free = planner.plan(model, budget_mb="60%", inputs=x)
     assert capped.budget_bytes == free.budget_bytes
     ratio = (1 + capped.predicted_overhead_ratio) / (1 + free.predicted_overhead_ratio)
@@ -244,7 +244,7 @@ x = torch.randn(16384, 32)
 (model[0](x[:8])).sum().backward()  # start threads and libraries before the cap
 model.zero_grad(set_to_none=True)
 small = nn.Sequential(*(Block(8) for _ in range(4)))  # and what planning imports
-planner.plan(small, budget_mb="90%", inputs=torch.randn(64, 8), capped=True)
+planner.plan(small, budget_mb="90%", inputs=torch.randn(64, 8), search=planner.Capped())
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 CAP = used + 65 * MIB
@@ -256,8 +256,8 @@ except (RuntimeError, MemoryError) as error:
 else:
     sys.exit("the plain step fits: the test shows nothing")
 model.zero_grad(set_to_none=True)
-for capped in (True, False):
-    plan = planner.plan(model, budget_mb=38, inputs=x, capped=capped)
+for search in (planner.Capped(), "auto"):
+    plan = planner.plan(model, budget_mb=38, inputs=x, search=search)
     assert plan.plain_peak_bytes > 75 * MIB, plan.plain_peak_bytes
     with planner.apply(model, plan):
         model(x).sum().backward()

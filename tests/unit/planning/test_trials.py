@@ -218,6 +218,7 @@ def test_the_command(
     assert main([*command, "--trials", "3", "-q"]) == 0  # all are there already
     assert capsys.readouterr().err == ""
     assert main([*command, "--trials", "0"]) == 2
+    assert main([*command, "--capped"]) == 2  # trials are compared with the plain step
     assert main(["plan", "blocks_net.py:net", "--budget", "80%", "--trials", "3"]) == 2
 
 
@@ -233,7 +234,6 @@ def test_the_command(
         ({"search": "optuna"}, "unknown search method 'optuna'"),
         ({"device": "h100"}, "none can be measured"),
         ({"device": planner.Device(ranks=2)}, "none can be measured"),
-        ({"capped": True}, "none can be measured"),
         ({"storage": "no/such/folder/x.log"}, "the storage no/such/folder/x.log cannot be used"),
         ({"storage": "nosuch://driver"}, "the storage nosuch://driver cannot be used"),
     ],
