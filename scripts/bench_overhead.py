@@ -16,7 +16,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import planner
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.memory.meter import meter_for, step_tensors
 from planner.units import MIB
@@ -109,15 +109,9 @@ class Planned:
     def __init__(self, model: nn.Module, plan: planner.Plan) -> None:
         self.model, self.plan, self.runtime = model, plan, Runtime(plan)
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __call__(self) -> AbstractContextManager[Runtime]:
         """Hook the model."""
-        hooks = install(self.model, self.runtime)
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return applied(self.model, self.runtime)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.analysis.knee import find_knee
 from planner.budget import parse_budget
 from planner.documents import Exclusion, Pins, Profile
 from planner.documents.frontier import Frontier, FrontierPoint
@@ -59,16 +60,18 @@ def sweep_profile(
     def ratio(candidate: Candidate) -> float:
         return round(candidate.overhead_ns / step_ns, 6)
 
+    on_curve = tuple(
+        FrontierPoint(size, best.peak_bytes, ratio(best), len(best.spans))
+        for size, best in zip(sizes, found, strict=False)
+        if best is not None
+    )
     return Frontier(
         model_class=profile.model_class,
         plain_peak_bytes=plain,
         floor_bytes=lowest,
         step_time_ns=profile.step_time_ns,
-        points=tuple(
-            FrontierPoint(size, best.peak_bytes, ratio(best), len(best.spans))
-            for size, best in zip(sizes, found, strict=False)
-            if best is not None
-        ),
+        knee=find_knee(on_curve),
+        points=on_curve,
         baselines=tuple(
             replace(baseline, planned_overhead_ratio=None if best is None else ratio(best))
             for baseline, best in zip(by_hand, found[len(sizes) :], strict=True)

@@ -5,15 +5,11 @@ Pure data. Made by `planner.sweep`, shown by `planner sweep`, reports and notebo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.documents.document import cell
 from planner.units import format_bytes
-
-LEAST_BEND = 1.5
-"""A curve whose slope below its knee is less than this many times the slope above has no knee."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +80,7 @@ class Frontier:
         plain_peak_bytes: most live bytes of the plain step.
         floor_bytes: the smallest peak that was found reachable.
         step_time_ns: time of the plain step.
+        knee: where it bends most, or None if it hardly bends.
         points: by budget, smallest first; the overhead never rises.
         baselines: manual placements, for comparison.
     """
@@ -92,6 +89,7 @@ class Frontier:
     plain_peak_bytes: int
     floor_bytes: int
     step_time_ns: int
+    knee: Knee | None = None
     points: tuple[FrontierPoint, ...]
     baselines: tuple[Baseline, ...] = ()
 
@@ -100,19 +98,11 @@ class Frontier:
         fit = [point for point in self.points if point.peak_bytes <= budget_bytes]
         return min(fit, key=lambda p: (p.overhead_ratio, p.peak_bytes), default=None)
 
-    @property
-    def knee(self) -> Knee | None:
-        """Where it bends most, or None if it hardly bends."""
-        return find_knee(self.points)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the frontier as JSON-ready facts, in a fixed order."""
         from planner.documents.codec import plain
 
-        facts = plain(self)
-        knee = None if self.knee is None else plain(self.knee)
-        points, baselines = facts.pop("points"), facts.pop("baselines")
-        return {**facts, "knee": knee, "points": points, "baselines": baselines}
+        return plain(self)
 
     def __repr__(self) -> str:
         low, high = map(format_bytes, (self.floor_bytes, self.plain_peak_bytes))
@@ -125,32 +115,3 @@ class Frontier:
 
     def _repr_html_(self) -> str | None:
         return cell(self)
-
-
-def find_knee(points: Sequence[FrontierPoint]) -> Knee | None:
-    """Return the point farthest below the line from the first point to the last.
-
-    Both axes are scaled to 1 first (Satopaa, Albrecht, Irwin and Raghavan 2011, "Finding a
-    'Kneedle' in a Haystack"). None for fewer than three points, or where the curve costs less than
-    `LEAST_BEND` times more below than above.
-    """
-    if len(points) < 3:
-        return None
-    low, high = points[0], points[-1]
-    width = high.peak_bytes - low.peak_bytes
-    height = low.overhead_ratio - high.overhead_ratio
-    if width <= 0 or height <= 0:
-        return None
-
-    def below_line(point: FrontierPoint) -> float:
-        across = (point.peak_bytes - low.peak_bytes) / width
-        return 1 - across - (point.overhead_ratio - high.overhead_ratio) / height
-
-    at = max(points[1:-1], key=below_line)
-    knee = Knee(at.peak_bytes, at.overhead_ratio, _slope(low, at), _slope(at, high))
-    return knee if below_line(at) > 0 and knee.times_steeper >= LEAST_BEND else None
-
-
-def _slope(low: FrontierPoint, high: FrontierPoint) -> float:
-    mib = (high.peak_bytes - low.peak_bytes) / 1024**2
-    return (low.overhead_ratio - high.overhead_ratio) / mib if mib > 0 else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, cast, get_args, get_origin
 
 import msgspec
 
@@ -59,7 +59,9 @@ def check_head(top: object, kind: str, source: str) -> None:
         refuse(source, "schema_version", shown(version), wanted)
 
 
-def explain(error: msgspec.ValidationError, kind: Any, top: object, source: str) -> NoReturn:
+def explain(
+    error: msgspec.ValidationError, kind: Any, top: dict[str, object], source: str
+) -> NoReturn:
     """Raise the `DocumentError` for a value that does not fit its struct.
 
     Args:
@@ -68,8 +70,10 @@ def explain(error: msgspec.ValidationError, kind: Any, top: object, source: str)
         top: the parsed JSON.
         source: the file's name.
     """
+    if not top.keys() <= set(kind.__struct_fields__):  # a key that may look like a place
+        refuse(source, "", *_keys(top, kind))
     said, _, place = str(error).rpartition(" - at `$")
-    field, value, hint = "", top, kind
+    field, value, hint = "", cast(object, top), kind
     for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", place):
         parts = _parts(hint)
         if parts is None:

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
+from planner.analysis.knee import find_knee
 from planner.analysis.sweep import sweep_profile
 from planner.cli import main
-from planner.documents.frontier import Baseline, Frontier, FrontierPoint, find_knee
+from planner.documents.frontier import Baseline, Frontier, FrontierPoint
 from planner.documents.printing.frontier import chart, frontier_text, knee_sentence
 from planner.documents.profile import Profile
 from planner.graph import Graph
@@ -177,6 +178,7 @@ def frontier(*pairs: tuple[int, float], baselines: tuple[Baseline, ...] = ()) ->
         plain_peak_bytes=pairs[-1][0] * MIB,
         floor_bytes=pairs[0][0] * MIB,
         step_time_ns=10**9,
+        knee=find_knee(curve(*pairs)),
         points=curve(*pairs),
         baselines=baselines,
     )

@@ -147,6 +147,17 @@ def test_missing_and_unknown_keys_are_named() -> None:
         Plan.from_json(json.dumps(broken(PLAN, ("extra",), 1)))
 
 
+@pytest.mark.parametrize("key", [".0", "step.0", "[0]", " - at `$.step", "` - at `$[0]`"])
+def test_an_unknown_key_may_look_like_a_place(key: str) -> None:
+    for path in ((key,), ("step", key)):
+        with pytest.raises(DocumentError) as raised:
+            Plan.from_json(json.dumps(broken(PLAN, path, 1)))
+        assert (raised.value.field, f"unknown key {key!r}" in raised.value.numbers) == (
+            ".".join(path[:-1]),
+            True,
+        )
+
+
 def test_a_file_from_the_future_tells_both_versions_and_the_way_out() -> None:
     with pytest.raises(DocumentError) as raised:
         Plan.from_json(json.dumps({**json.loads(PLAN.to_json()), "schema_version": 7, "new": 1}))

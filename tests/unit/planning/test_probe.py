@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import planner
 from planner.applier.apply import manual_plan
-from planner.applier.gates import install
+from planner.applier.running import applied
 from planner.applier.runtime import Runtime
 from planner.replay import content, digest
 from planner.replay.traits import may_be_undefined
@@ -81,10 +81,8 @@ def audited(model: nn.Module, units: list[str], by_digest: bool = False) -> Runt
     """Run one step of a hand-written plan with the audit on."""
     runtime = Runtime(manual_plan(model, units))
     runtime.audit(by_digest)
-    hooks = install(model, runtime)
-    model(*inputs(8)).sum().backward()
-    for hook in hooks:
-        hook.remove()
+    with applied(model, runtime):
+        model(*inputs(8)).sum().backward()
     return runtime
 
 
@@ -162,13 +160,10 @@ def test_the_audit_works_within_the_memory_of_one_segment() -> None:
     for units in ([], UNITS):
         runtime = Runtime(manual_plan(model, units))
         runtime.audit()
-        hooks = install(model, runtime)
-        with meter_for("cpu", step_tensors(model)) as meter:
+        with applied(model, runtime), meter_for("cpu", step_tensors(model)) as meter:
             model(*inputs(256)).sum().backward()
         peaks.append(meter.peak_bytes)
         model.zero_grad()
-        for hook in hooks:
-            hook.remove()
     assert peaks[1] < peaks[0]
 
 
