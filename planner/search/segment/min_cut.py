@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import networkx as nx
+from networkx.algorithms.flow import boykov_kolmogorov, build_residual_network
 
 K = TypeVar("K", bound=Hashable)
 
@@ -96,8 +97,9 @@ def hull(problem: KeepProblem[K], most: int = 32) -> list[Choice[K]]:
         problem: the segment.
         most: stop refining after this many cuts; the result is then a subset of the corners.
     """
-    everything = cheapest(problem, 1 + sum(problem.size_bytes.values()), 1)
-    least = cheapest(problem, 1, 1 + sum(problem.cost_ns))
+    network = Network(problem)
+    everything = network.cheapest(1 + sum(problem.size_bytes.values()), 1)
+    least = network.cheapest(1, 1 + sum(problem.cost_ns))
     corners = {everything.kept_bytes: everything}
     if least.kept_bytes < everything.kept_bytes:
         corners[least.kept_bytes] = least
@@ -105,71 +107,101 @@ def hull(problem: KeepProblem[K], most: int = 32) -> list[Choice[K]]:
         while todo and most > 0:
             left, right = todo.pop(0)
             most -= 1
-            found = _between(problem, left, right)
+            found = _between(network, left, right)
             if found is not None:
                 corners[found.kept_bytes] = found
                 todo += [(left, found), (found, right)]
     return [corners[k] for k in sorted(corners, reverse=True)]
 
 
-def _between(problem: KeepProblem[K], left: Choice[K], right: Choice[K]) -> Choice[K] | None:
+def _between(network: Network[K], left: Choice[K], right: Choice[K]) -> Choice[K] | None:
     """The best choice at the slope between two, or None when nothing lies below their line."""
     weight_time = left.kept_bytes - right.kept_bytes
     weight_byte = right.replay_ns - left.replay_ns
     if weight_time <= 0 or weight_byte <= 0:
         return None
-    found = cheapest(problem, weight_time, weight_byte)
+    found = network.cheapest(weight_time, weight_byte)
     line = left.replay_ns * weight_time + left.kept_bytes * weight_byte
     below = found.replay_ns * weight_time + found.kept_bytes * weight_byte < line
     return found if below else None
 
 
-def cheapest(problem: KeepProblem[K], weight_time: int, weight_byte: int) -> Choice[K]:
-    """Return a choice that minimises weight_time * replay_ns + weight_byte * kept_bytes."""
-    graph, seen = _network(problem, weight_time, weight_byte)
-    if "sink" not in graph or "source" not in graph:
-        return evaluate(problem, frozenset())
-    _, (near, _) = nx.minimum_cut(
-        graph, "source", "sink", flow_func=nx.algorithms.flow.boykov_kolmogorov
-    )
-    keep = frozenset(
-        key
-        for key in seen
-        if ("need", key) in near and key in problem.maker and ("op", problem.maker[key]) not in near
-    )
-    return evaluate(problem, keep)
+class Network(Generic[K]):
+    """The flow network of a problem, cut again for each price of a byte.
 
-
-def _network(
-    problem: KeepProblem[K], weight_time: int, weight_byte: int
-) -> tuple[Any, dict[K, None]]:
-    """The flow network of the values that making all needed ones could read, and those values.
-
-    An edge without a capacity is infinite.
+    Its nodes are the values that making all needed ones could read, ``("need", value)``, and the
+    ops that make them, ``("op", index)``. Only the capacities depend on the price: of an edge with
+    ``bytes`` they follow the price of a byte, of one with ``ns`` the price of time, from `least`
+    on; any other edge is infinite.
     """
-    graph = nx.DiGraph()
-    todo = list(problem.needed)
-    graph.add_edges_from(("source", ("need", key)) for key in problem.needed)
-    seen: dict[K, None] = {}
-    linked: set[int] = set()  # ops
-    while todo:
-        key = todo.pop()
-        if key in seen:
-            continue
-        seen[key] = None
-        index = problem.maker.get(key, -1)
-        made_by = "sink" if index < 0 else ("op", index)
-        keep_cost = problem.size_bytes.get(key, 0) * weight_byte
-        if key in problem.banned:
-            graph.add_edge(("need", key), made_by)
-        elif index >= 0 or keep_cost:
-            graph.add_edge(("need", key), made_by, capacity=keep_cost)
-        if index < 0 or index in linked:
-            continue
-        linked.add(index)
-        graph.add_edge(made_by, "sink", capacity=max(1, problem.cost_ns[index] * weight_time))
-        for read in problem.reads[index]:
-            if read in problem.maker or read in problem.size_bytes:
-                graph.add_edge(made_by, ("need", read))
-                todo.append(read)
-    return graph, seen
+
+    def __init__(self, problem: KeepProblem[K]) -> None:
+        self.problem = problem
+        self._graph = nx.DiGraph()
+        self._seen: dict[K, None] = {}
+        self._link()
+        self._residual = build_residual_network(self._graph, "capacity")
+        self._finite, self._infinite = [], []
+        for start, stop, prices in self._graph.edges(data=True):
+            if "capacity" not in prices:
+                self._infinite.append(self._residual[start][stop])
+            elif prices["capacity"]:  # no price makes something of nothing
+                self._finite.append((self._residual[start][stop], prices))
+
+    def cheapest(self, weight_time: int, weight_byte: int) -> Choice[K]:
+        """Return a choice that minimises weight_time * replay_ns + weight_byte * kept_bytes."""
+        problem = self.problem
+        if "sink" not in self._graph or "source" not in self._graph:
+            return evaluate(problem, frozenset())
+        self._weigh(weight_time, weight_byte)
+        boykov_kolmogorov(self._graph, "source", "sink", residual=self._residual)
+        _, far = self._residual.graph["trees"]  # far: what can reach the sink
+        keep = frozenset(
+            key
+            for key in self._seen
+            if ("need", key) not in far
+            and key in problem.maker
+            and ("op", problem.maker[key]) in far
+        )
+        return evaluate(problem, keep)
+
+    def _link(self) -> None:
+        """Add all edges, for a price of 1; one without a capacity is infinite."""
+        problem, graph = self.problem, self._graph
+        todo = list(problem.needed)
+        graph.add_edges_from(("source", ("need", key)) for key in problem.needed)
+        linked: set[int] = set()  # ops
+        while todo:
+            key = todo.pop()
+            if key in self._seen:
+                continue
+            self._seen[key] = None
+            index = problem.maker.get(key, -1)
+            made_by = "sink" if index < 0 else ("op", index)
+            size = problem.size_bytes.get(key, 0)
+            if key in problem.banned:
+                graph.add_edge(("need", key), made_by)
+            elif index >= 0 or size:
+                graph.add_edge(("need", key), made_by, capacity=size, bytes=size)
+            if index < 0 or index in linked:
+                continue
+            linked.add(index)
+            time = problem.cost_ns[index]
+            graph.add_edge(made_by, "sink", capacity=max(1, time), ns=time, least=1)
+            for read in problem.reads[index]:
+                if read in problem.maker or read in problem.size_bytes:
+                    graph.add_edge(made_by, ("need", read))
+                    todo.append(read)
+
+    def _weigh(self, weight_time: int, weight_byte: int) -> None:
+        """Set the capacities for a price."""
+        total = 0
+        for edge, prices in self._finite:
+            edge["capacity"] = max(
+                prices.get("least", 0),
+                prices.get("ns", 0) * weight_time + prices.get("bytes", 0) * weight_byte,
+            )
+            total += edge["capacity"]
+        self._residual.graph["inf"] = 3 * total or 1
+        for edge in self._infinite:
+            edge["capacity"] = 3 * total or 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.search.segment.keep_milp import fill, least_ns
-from planner.search.segment.min_cut import Choice, KeepProblem, cheapest, evaluate, hull
+from planner.search.segment.min_cut import Choice, KeepProblem, Network, evaluate, hull
 from planner.search.segment.nested import nested_cuts
 
 
@@ -44,7 +44,7 @@ def test_one_price_is_optimal(problem: KeepProblem[int], time: int, byte: int) -
     def price(choice: Choice[int]) -> int:
         return time * 1000 * choice.replay_ns + byte * choice.kept_bytes
 
-    found = cheapest(problem, time * 1000, byte)
+    found = Network(problem).cheapest(time * 1000, byte)
     assert price(found) == min(price(c) for c in every_choice(problem))
 
 
