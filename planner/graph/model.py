@@ -7,6 +7,7 @@ op p.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,8 +69,8 @@ class Graph:
 
     @classmethod
     def of(cls, profile: Profile) -> Graph:
-        """Return the graph of a profile."""
-        return cls(profile)
+        """Return the graph of a profile: the same one again, with all that searches remember."""
+        return _graph_of(profile)
 
     @property
     def places(self) -> Places:
@@ -239,3 +240,8 @@ def _saved_index(profile: Profile) -> tuple[dict[int, list[int]], list[int]]:
         saved_of.setdefault(tensor.value, []).append(index)
         packs[profile.values[tensor.value].storage] += 1
     return saved_of, packs
+
+
+@lru_cache(maxsize=4)
+def _graph_of(profile: Profile) -> Graph:
+    return Graph(profile)

@@ -63,4 +63,4 @@ def scale(small: Profile, large: Profile, sizes: tuple[int, int], batch_size: in
         step_time_ns=time_at(small.step_time_ns, large.step_time_ns),
         forward_time_ns=time_at(small.forward_time_ns, large.forward_time_ns),
     )
-    return replace(scaled, plain_peak_bytes=int(Graph.of(scaled).plain_live.max(initial=0)))
+    return replace(scaled, plain_peak_bytes=int(Graph(scaled).plain_live.max(initial=0)))

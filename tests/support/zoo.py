@@ -160,6 +160,54 @@ def unet() -> tuple[nn.Module, Inputs]:
     return model, {"sample": torch.randn(2, 3, 16, 16), "timestep": torch.tensor([1, 2])}
 
 
+def convnext() -> tuple[nn.Module, Inputs]:
+    """Return a ConvNeXt: depthwise convolutions, whose kernels take scratch memory."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(hidden_sizes=[16, 32], depths=[2, 2], num_stages=2, patch_size=2)
+    return ConvNextForImageClassification(config), _labelled(torch.randn(4, 3, 32, 32))
+
+
+def mixtral() -> tuple[nn.Module, Inputs]:
+    """Return a Mixtral: experts, each with the tokens that are routed to it."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        vocab_size=100,
+    )
+    return MixtralForCausalLM(config), tokens()
+
+
+def wav2vec2() -> tuple[nn.Module, Inputs]:
+    """Return a wav2vec 2.0: convolutions over samples, then transformer layers."""
+    from transformers import Wav2Vec2Config, Wav2Vec2ForSequenceClassification
+
+    config = Wav2Vec2Config(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        conv_dim=(16, 16, 16),
+        conv_stride=(5, 2, 2),
+        conv_kernel=(10, 3, 3),
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+        apply_spec_augment=False,
+        layerdrop=0.0,
+    )
+    values = torch.randn(2, 4000)
+    return Wav2Vec2ForSequenceClassification(config), {
+        "input_values": values,
+        "labels": torch.tensor([0, 1]),
+    }
+
+
 def _labelled(images: Tensor) -> Inputs:
     return {"pixel_values": images, "labels": torch.arange(len(images)) % 2}
 
@@ -172,6 +220,9 @@ ZOO = {
     "vit": Entry(vit, "ViTLayer"),
     "resnet": Entry(resnet, "ResNetBasicLayer"),
     "unet": Entry(unet, "ResnetBlock2D", "diffusers"),
+    "convnext": Entry(convnext, "ConvNextLayer"),
+    "mixtral": Entry(mixtral, "MixtralDecoderLayer"),
+    "wav2vec2": Entry(wav2vec2, "Wav2Vec2EncoderLayer"),
 }
 
 

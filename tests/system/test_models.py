@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 
 import pytest
 import torch
+from profiled_peak import bytes_of, profiled_peak
 from zoo import ZOO, checkpoint_blocks, step_on, train_once, untouched
 
 import planner
@@ -30,21 +32,29 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def reachable(model: torch.nn.Module, budget: str, inputs: object) -> planner.Plan:
+@cache
+def profile_of(name: str) -> planner.Profile:
+    """A model's profile, for all budgets but the one that is planned from the model alone."""
+    model, inputs = ZOO[name].build()
+    return planner.profile(model, inputs=inputs)
+
+
+def reachable(model: torch.nn.Module, share: int, inputs: object, name: str) -> planner.Plan:
     """Return the plan for a budget or, where none fits, for the smallest peak that was named."""
+    profile = None if share == SHARES[0] else profile_of(name)
     try:
-        return planner.plan(model, budget_mb=budget, inputs=inputs)
+        return planner.plan(model, budget_mb=f"{share}%", inputs=inputs, profile=profile)
     except planner.InfeasibleBudgetError as error:
         assert error.holders
         floor_bytes = error.min_peak_bytes
-    return planner.plan(model, budget_mb=f"{floor_bytes}B", inputs=inputs)
+    return planner.plan(model, budget_mb=f"{floor_bytes}B", inputs=inputs, profile=profile)
 
 
 @pytest.mark.parametrize("share", SHARES)
 def test_budget_is_met_with_the_same_bits(name: str, share: int) -> None:
     model, inputs = ZOO[name].build()
     with untouched(model):
-        plan = reachable(model, f"{share}%", inputs)
+        plan = reachable(model, share, inputs, name)
         verified = planner.verify(model, plan, inputs=inputs, repeats=1)
     assert verified.ok, str(verified)
     assert verified.plain_repeats
@@ -55,11 +65,15 @@ def test_budget_is_met_with_the_same_bits(name: str, share: int) -> None:
     )
     assert verified.forward_runs == count_forwards(make_step(model, inputs=inputs))
     plain = train_once(model, step_on(inputs))
-    twin, _ = ZOO[name].build()
+    twin, inputs = ZOO[name].build()
     with planner.apply(twin, plan) as applied:
         planned = train_once(twin, step_on(inputs))
         assert applied.replayed_ops == verified.replayed_ops > 0
+        twin.zero_grad()
+        live = bytes_of((*twin.parameters(), *twin.buffers(), *inputs.values()))
+        peak = profiled_peak(lambda: step_on(inputs)(twin), live)
     assert planned.same_as(plain)
+    assert peak <= plan.budget_bytes and abs(peak - plan.predicted_peak_bytes) <= peak / 100
 
 
 def test_floor_is_no_higher_than_every_block_under_checkpoint() -> None:

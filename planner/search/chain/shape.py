@@ -66,7 +66,7 @@ class Shaper:
             digit = 1 << (_DIGIT * (index % self.longest))
             ops[index] = replace(ops[index], time_ns=digit)
         self.known: dict[tuple[tuple[Span, ...], Window, Window], Shape] = {}
-        self.tally = Graph.of(replace(graph.profile, ops=tuple(ops)))
+        self.tally = Graph(replace(graph.profile, ops=tuple(ops)))
 
     def shape(self, spans: tuple[Span, ...], forward: Window, backward: Window) -> Shape:
         """Measure an option, once.
