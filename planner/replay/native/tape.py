@@ -145,7 +145,8 @@ def _may_follow() -> bool:
     Dynamo compiles for the thread's dispatch keys, to which the core adds one. So where anything
     was given to `torch.compile`, the core stands aside.
     """
-    compiled = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None)
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    compiled = any(backend is not None for backend in backends.values())  # None: a disabled one
     frames = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0)
     others = torch._C._len_torch_dispatch_stack() or hooks_on_top() is not None
     return not others and not compiled and frames == 0

@@ -20,8 +20,8 @@ def small_device(model: nn.Module, inputs, share: float) -> int:
     """Leave this share of what the plain step takes, beyond the model; returns the capacity."""
     torch.accelerator.reset_peak_memory_stats()
     held = torch.accelerator.memory_allocated()
-    plan = planner.plan(model, budget_mb="100%", inputs=inputs)
-    size = held + int((plan.predicted_peak_bytes - held) * share) + KEPT
+    plain = planner.profile(model, inputs=inputs).plain_peak_bytes
+    size = held + int((plain - held) * share) + KEPT
     gc.collect()
     torch.accelerator.empty_cache()
     simulated.build().set_capacity(size)

@@ -11,7 +11,7 @@ from torch import nn
 SIM = torch.device("sim")
 
 
-def gpt2(layers: int = 4, batch: int = 4) -> tuple[nn.Module, dict[str, Any]]:
+def gpt2(layers: int = 3, batch: int = 4) -> tuple[nn.Module, dict[str, Any]]:
     """GPT-2 from transformers, dropout on."""
     config = transformers.GPT2Config(
         n_layer=layers,
