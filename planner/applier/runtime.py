@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -58,11 +59,19 @@ _thread = _Thread()
 
 
 class Runtime:
-    """One plan at work on one model."""
+    """One plan at work on one model.
 
-    def __init__(self, plan: Plan) -> None:
+    Args:
+        plan: the plan.
+        least_drawn_bytes: random ops that are given less are not replayed, see `OpRules`.
+    """
+
+    def __init__(self, plan: Plan, least_drawn_bytes: int = 0) -> None:
         warn_if_untested()
         self.plan = plan
+        self._rules = replace(
+            op_rules(plan.custom_ops, plan.pins.never), least_drawn_bytes=least_drawn_bytes
+        )
         self.replayed = ReplayCount()
         self.root: weakref.ref[nn.Module] | None = None
         self.enabled = True
@@ -74,10 +83,10 @@ class Runtime:
         self.left_out: tuple[Exclusion, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runtime:
-        return Runtime(self.plan)
+        return Runtime(self.plan, self._rules.least_drawn_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Runtime, (self.plan,)
+        return Runtime, (self.plan, self._rules.least_drawn_bytes)
 
     def audit(self, by_digest: bool = False) -> None:
         """Audit every run from now on; `findings` lists what differed.
@@ -251,7 +260,7 @@ class Runtime:
             keep_all=keep_all,
             cut_depths=cut_depths,
             address=partial(self._namer, number, part) if kept or cut_depths else None,
-            rules=op_rules(self.plan.custom_ops, self.plan.pins.never),
+            rules=self._rules,
         )
 
     def _namer(self, number: int, part: int) -> Namer:

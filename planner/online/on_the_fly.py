@@ -23,7 +23,7 @@ from planner.documents import Plan
 from planner.online.call_hooks import CallEnterGate, CallExitGate
 from planner.online.notices import Notices, not_recordable
 from planner.online.plan_recorded import plan_from, profile_of
-from planner.online.recompute_all import recompute_all
+from planner.online.recompute_all import LEAST_DRAWN_BYTES, recompute_all
 from planner.online.recorded_step import RecordedStep
 from planner.online.recorder import LoopRecorder, RecordedLoop
 from planner.online.situation import Situation, situation_of
@@ -54,7 +54,7 @@ class OnTheFly:
         self.plan: Plan | None = None
         self._budget = budget
         self._parameters = list(model.parameters())
-        self._recompute = Runtime(recompute_all(model))
+        self._recompute = Runtime(recompute_all(model), LEAST_DRAWN_BYTES)
         self._recompute.check_first()
         self.runtime = self._recompute
         self._runtime_hooks: list[Any] = install(model, self.runtime)

@@ -11,6 +11,11 @@ A GROUP BEGINS AT WEIGHTS    a segment holds its input until it is replayed. A l
                   train saves its input anyway, so a group that begins there holds nothing beyond
                   plain. One that began at an activation would hold what plain frees, and drop
                   no more than as much: the step could peak above plain.
+SMALL DRAWS STAY  a replayed random op needs the generator state that it drew from. Where that is
+                  larger than its mask, the mask stays.
+RECURRENT LAYERS STAY  the cells of torch's recurrent layers write into parts of memory of which
+                  autograd has saved other parts. A replay copies the whole before each such write
+                  and so needs more than plain.
 """
 
 from __future__ import annotations
@@ -26,16 +31,21 @@ from torch import nn
 from planner.applier.manual import manual_plan
 from planner.applier.runtime import EVERY_CALL
 from planner.documents import Boundary, Plan, Segment
+from planner.replay.held_states import STATE_BYTES
+
+LEAST_DRAWN_BYTES = 8 * STATE_BYTES
+"""Random ops that are given less are not replayed. Of eight states' bytes as float32, dropout makes
+a mask of two states' bytes: what a state and the copy of it in passing take."""
 
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
 def recompute_all(model: nn.Module) -> Plan:
     """Return the plan that recomputes everything inside each block of a model."""
-    spans = list(block_spans(model)) or [("", "")]
     segments = tuple(
         Segment(Boundary(first, EVERY_CALL, "enter"), Boundary(last, EVERY_CALL, "exit"))
-        for first, last in spans
+        for first, last in block_spans(model)
     )
     return replace(manual_plan(model, []), segments=segments)
 
@@ -55,13 +65,18 @@ def block_spans(model: nn.Module) -> Iterator[tuple[str, str]]:
 def _spans(module: nn.Module, prefix: str) -> Iterator[tuple[str, str]]:
     row: list[tuple[str, nn.Module]] = []  # layers without parts of their own
     for name, child in module.named_children():
+        if _recurs(child):
+            yield from _groups(row)
+            row = []
+            continue
         layers = _layers(child, prefix + name)
         row += layers
         if layers:
             continue
         yield from _groups(row)
         row = []
-        if isinstance(child, _LISTS) or any(_repeats(part) for part in child.modules()):
+        parts = list(child.modules())
+        if isinstance(child, _LISTS) or any(map(_repeats, parts)) or any(map(_recurs, parts)):
             yield from _spans(child, f"{prefix}{name}.")
         elif any(True for _ in child.parameters()):
             yield prefix + name, prefix + name
@@ -73,7 +88,8 @@ def _layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
     if not _has_parts(module):
         return [(name, module)]
     parts = list(module.named_children())
-    if not isinstance(module, nn.Sequential) or any(_has_parts(part) for _, part in parts):
+    whole = any(_has_parts(part) or _recurs(part) for _, part in parts)
+    if whole or not isinstance(module, nn.Sequential):
         return []
     return [(f"{name}.{part}", layer) for part, layer in parts]
 
@@ -93,6 +109,10 @@ def _groups(row: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, str]]:
 
 def _trains(layer: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+
+
+def _recurs(layer: nn.Module) -> bool:
+    return isinstance(layer, _RECURRENT)
 
 
 def _has_parts(module: nn.Module) -> bool:

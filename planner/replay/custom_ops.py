@@ -36,10 +36,13 @@ class OpRules:
     Attributes:
         replayable: ops outside aten that may be replayed, by name (``lib::op``).
         never: ops whose results always stay, of any namespace.
+        least_drawn_bytes: a random op of the CPU that is given less than this is not replayed: a
+            generator state would take more than what it drew.
     """
 
     replayable: frozenset[str] = frozenset()
     never: frozenset[str] = frozenset()
+    least_drawn_bytes: int = 0
 
     def keep_results_of(self, name: str, custom: bool) -> bool:
         """Return whether what an op makes stays.

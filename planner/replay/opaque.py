@@ -8,7 +8,7 @@ import torch
 
 from planner.replay.custom_ops import OpRules
 from planner.replay.traits import Traits
-from planner.replay.trees import all_on_tape
+from planner.replay.trees import all_on_tape, tensors_in
 
 
 def keeps_results(
@@ -20,12 +20,19 @@ def keeps_results(
         or rules.keep_results_of(traits.name, traits.custom)
         or bool(types)
         or not all_on_tape(args, kwargs)
+        or (traits.random and draws_little(rules.least_drawn_bytes, args))
         or (
             traits.changes_argument is not None
             and len(args) > traits.changes_argument
             and args[traits.changes_argument] is not None
         )
     )
+
+
+def draws_little(least_bytes: int, args: tuple[Any, ...]) -> bool:
+    """Whether a random op on the CPU is given less than so many bytes."""
+    given = [t for t in tensors_in(args) if t.device.type == "cpu"] if least_bytes else []
+    return bool(given) and sum(t.nbytes for t in given) < least_bytes
 
 
 def same_bytes(storage: torch.UntypedStorage, old: torch.UntypedStorage) -> bool:
