@@ -92,7 +92,7 @@ class LowerBound:
             for v, size in problem.size_bytes.items()
             if v in later or v not in problem.needed
         }
-        part = replace(problem, needed=later, size_bytes=sizes)
+        part = replace(problem, needed=later, size_bytes=sizes, drawn_after={})
         return least_ns(part, budget_bytes - fixed, self.tapes, nodes)
 
     def _asked_after(self, value: int, moment: int) -> bool:

@@ -7,7 +7,8 @@ hull. A mixed-integer program reaches the points between.
     minimise  sum(cost_i * run_i)
     keep_v + run_maker(v) >= 1        for every needed value v
     keep_r + run_maker(r) >= run_i    for every value r that op i reads
-    sum(size_v * keep_v) <= limit
+    state_i + run_before(i) >= run_i  for every random op i, and the op that drew right before
+    sum(size_v * keep_v) + sum(size * state_i) <= limit
 
 `least_ns` also counts what tapes cost. A tape covers whole cells of ops, all cells from the making
 to the last pack of what it gives up, and the ops that run again:
@@ -125,7 +126,10 @@ def least_ns(
 
 
 class _Model(Generic[K]):
-    """The program's matrices; variables are `run`s, `keep`s, then `over` and `open` by cell."""
+    """The program's matrices.
+
+    Variables are `run`s, `keep`s, `over` and `open` by cell, then `state`s of random ops.
+    """
 
     def __init__(self, problem: KeepProblem[K], tapes: Tapes[K] | None) -> None:
         ops = _reachable(problem)
@@ -137,7 +141,9 @@ class _Model(Generic[K]):
         self.maker = problem.maker
         over = len(ops) + len(self.values)  # the first such variable
         cells = len(tapes.cell_ns) if tapes is not None else 0
-        self.size = over + 2 * cells
+        state = over + 2 * cells  # the first such variable
+        draws = [op for op in ops if op in problem.drawn_after]
+        self.size = state + len(draws)
         self.low = np.zeros(self.size)
         self.cost = np.zeros(self.size)
         self.cost[: len(ops)] = [problem.cost_ns[op] / 1e3 for op in ops]
@@ -147,8 +153,12 @@ class _Model(Generic[K]):
         self._make_or_keep(problem, number, at)
         if tapes is not None:
             self.cost[over : over + cells] = np.array(tapes.cell_ns) / 1e3
-            self.cost[over + cells :] = tapes.span_ns / 1e3
+            self.cost[over + cells : state] = tapes.span_ns / 1e3
             self._cover(tapes, number, at, problem.needed, over)
+        for column, op in enumerate(draws, state):
+            before = [number[b] for b in (problem.drawn_after[op],) if b in number]
+            self._row([column, *before], number[op], 0.0)
+            self.sizes[column] = problem.state_bytes / _MIB
         for v, column in at.items():
             self.sizes[column] = problem.size_bytes.get(v, 0) / _MIB
             if v in problem.banned:
@@ -186,7 +196,7 @@ class _Model(Generic[K]):
         for cell in range(cells):
             before = [over + cell - 1] if cell else []
             self._row([over + cells + cell, *before], over + cell, 0.0)
-        self._row(list(range(over + cells, self.size)), None, 1.0)
+        self._row(list(range(over + cells, over + 2 * cells)), None, 1.0)
 
     def kept(self, solution: Any) -> frozenset[K]:
         """Return the values that a solution keeps and does not make."""

@@ -6,13 +6,17 @@ replay time + price * kept bytes.
 
 Method: for one price this is a project-selection problem (Picard 1976, "Maximal closure of a
 graph"), hence a minimum cut: a needed value hangs on the source, cutting `value -> made again`
-keeps it, cutting `op -> sink` runs the op. The prices at which the answer changes are found by
+keeps it, cutting `op -> sink` runs the op. A random op that runs again without the one that drew
+right before it takes a generator state: the edge between the two is cut. The prices at which the
+answer changes are found by
 asking at the slope between two neighbouring answers (Eisner and Severance 1976). Keep sets for
 recomputation by cuts are used in activation checkpointing compilers, e.g. Zhao et al. 2023,
 "Rockmate", and the min-cut partitioner of functorch.
 
 Optimal: every returned choice is optimal for its price, so the choices are exactly the corners
 of the lower convex hull. Choices above the hull are left to `planner.search.segment.keep_milp`.
+With generator states a cut may count on the state that an op leaves which nothing needs, and which
+will not run again: the choice is then evaluated with the state, and may be off the hull.
 All capacities are Python integers, so no rounding enters.
 """
 
@@ -40,6 +44,9 @@ class KeepProblem(Generic[K]):
         size_bytes: bytes it costs to keep a value. A value from outside that is not listed is
             there for free; a listed one costs its bytes when some replayed op reads it.
         banned: values that cannot stay (overwritten in forward).
+        drawn_after: for each random op, the op that drew right before it, or -1.
+        state_bytes: size of a generator state. It is held for a random op that runs again, unless
+            the op that drew right before runs again, too, and leaves the state behind.
     """
 
     reads: Sequence[Sequence[K]]
@@ -48,6 +55,8 @@ class KeepProblem(Generic[K]):
     needed: frozenset[K]
     size_bytes: Mapping[K, int]
     banned: frozenset[K] = frozenset()
+    drawn_after: Mapping[int, int] = field(default_factory=dict)
+    state_bytes: int = 0
     maker: dict[K, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +66,10 @@ class KeepProblem(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[K]):
-    """One keep set: which values stay, which ops run again, what both cost."""
+    """One keep set: which values stay, which ops run again, what both cost.
+
+    `kept_bytes` counts the generator states that running again takes.
+    """
 
     keep: frozenset[K]
     run: frozenset[int]
@@ -83,7 +95,8 @@ def evaluate(problem: KeepProblem[K], keep: frozenset[K]) -> Choice[K]:
             run.add(index)
             todo.extend(problem.reads[index])
     held = frozenset(k for k in used if k in keep or k not in problem.maker)
-    kept_bytes = sum(problem.size_bytes.get(k, 0) for k in held)
+    states = sum(op in run and before not in run for op, before in problem.drawn_after.items())
+    kept_bytes = sum(problem.size_bytes.get(k, 0) for k in held) + states * problem.state_bytes
     replay_ns = sum(problem.cost_ns[i] for i in run)
     return Choice(
         frozenset(k for k in held if k in problem.maker), frozenset(run), kept_bytes, replay_ns
@@ -192,6 +205,16 @@ class Network(Generic[K]):
                 if read in problem.maker or read in problem.size_bytes:
                     graph.add_edge(made_by, ("need", read))
                     todo.append(read)
+        self._link_draws(linked)
+
+    def _link_draws(self, linked: set[int]) -> None:
+        """Add what generator states cost."""
+        size = self.problem.state_bytes
+        for op, before in self.problem.drawn_after.items():
+            if op in linked and before in linked:
+                self._graph.add_edge(("op", op), ("op", before), capacity=size, bytes=size)
+            elif op in linked:
+                self._graph[("op", op)]["sink"]["bytes"] = size
 
     def _weigh(self, weight_time: int, weight_byte: int) -> None:
         """Set the capacities for a price."""

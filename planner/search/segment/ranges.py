@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from planner.graph.cost import REPLAY_OP_NS, TAPE_OP_NS
 from planner.graph.model import Graph
 from planner.graph.span import Span
+from planner.replay.held_states import STATE_BYTES
 from planner.search.pins import Wishes
 from planner.search.segment.keep_milp import fill
 from planner.search.segment.min_cut import Choice, KeepProblem, hull
@@ -83,8 +85,17 @@ class Range:
         return (self._cuts(n) for n in levels if 2**n < len(self.marks))
 
     def _choices(self) -> Iterator[Choice[int]]:
-        """The corners of the frontier; in a single block, points between distant ones too."""
+        """The corners of the frontier; in a single block, points between distant ones too.
+
+        Which generator states are held depends on what spans the choices of all blocks lead to.
+        So the frontier without states is looked through as well, and the simulator judges.
+        """
         problem = self.problem()
+        yield from self._frontier(problem)
+        if problem.drawn_after:
+            yield from self._frontier(replace(problem, drawn_after={}))
+
+    def _frontier(self, problem: KeepProblem[int]) -> Iterator[Choice[int]]:
         corners = hull(problem, COARSE_CUTS if self.coarse else MOST_CUTS)
         yield from corners
         if self.coarse:
@@ -126,7 +137,16 @@ class Range:
             self.droppable,
             {v: size for v in touched if (size := self._keep_bytes(v))},
             frozenset(v for v in touched if self._lost(v)) | self.forced,
+            self._draws(),
+            STATE_BYTES,
         )
+
+    def _draws(self) -> dict[int, int]:
+        """The random ops and the one right before each, where states are memory of the device."""
+        if self.graph.profile.step.device != "cpu":
+            return {}
+        random = self.graph.random_inside(self.start, self.stop)
+        return dict(zip(random, [-1, *random], strict=False))
 
     def _keep_bytes(self, value: int) -> int:
         """Bytes that keeping a value costs; 0 when it stays anyway."""

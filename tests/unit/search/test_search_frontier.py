@@ -87,6 +87,34 @@ def test_fill_reaches_above_the_hull() -> None:
     assert found is not None and found.replay_ns == 4000
 
 
+def masks(count: int, mask_bytes: int) -> KeepProblem[int]:
+    """Some random ops that drew in turn; each mask is needed."""
+    numbers = range(count)
+    return KeepProblem(
+        [(-1,)] * count,
+        [(i,) for i in numbers],
+        [1000] * count,
+        frozenset(numbers),
+        dict.fromkeys(numbers, mask_bytes),
+        drawn_after={i: i - 1 for i in numbers},
+        state_bytes=5056,
+    )
+
+
+def test_a_mask_smaller_than_a_generator_state_stays() -> None:
+    assert [c.kept_bytes for c in hull(masks(1, 1024))] == [1024]
+    assert [c.kept_bytes for c in hull(masks(1, 8192))] == [8192, 5056]
+
+
+def test_masks_that_are_drawn_again_in_turn_share_a_state() -> None:
+    least = hull(masks(6, 1024))[-1]
+    assert least.keep == frozenset() and least.kept_bytes == 5056
+    assert evaluate(masks(6, 1024), frozenset({3})).kept_bytes == 1024 + 2 * 5056
+    found = fill(masks(6, 1024), 6000)
+    assert found is not None and found.keep == frozenset()
+    assert fill(masks(6, 1024), 5000) is None
+
+
 def test_printing_stays_off_standard_output(capfd: object) -> None:
     fill(KeepProblem([(-1,)], [(0,)], [5], frozenset({0}), {0: 1}), 0)
     assert capfd.readouterr().out == ""  # type: ignore[attr-defined]
