@@ -15,7 +15,7 @@ from torch import nn
 
 Inputs = dict[str, torch.Tensor]
 
-VOCABULARY, LENGTH, BATCH = 128, 48, 2
+VOCABULARY, LENGTH, BATCH = 128, 48, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def video(frames: int = 4, size: int = 32) -> Inputs:
 
 def noisy_images(channels: int = 3, size: int = 16) -> Inputs:
     """Return noisy images and their time steps."""
-    return {"sample": torch.randn(BATCH, channels, size, size), "timestep": torch.tensor([1, 2])}
+    return {"sample": torch.randn(BATCH, channels, size, size), "timestep": torch.arange(BATCH)}
 
 
 def conditioned_images() -> Inputs:
@@ -112,8 +112,8 @@ def conditioned_images() -> Inputs:
 
 def noisy_classes() -> Inputs:
     """Return noisy latents, their time steps, and a class each."""
-    batch = {"hidden_states": torch.randn(BATCH, 4, 16, 16), "timestep": torch.tensor([1, 2])}
-    return {**batch, "class_labels": torch.tensor([0, 1])}
+    batch = {"hidden_states": torch.randn(BATCH, 4, 16, 16), "timestep": torch.arange(BATCH)}
+    return {**batch, "class_labels": torch.arange(BATCH) % 2}
 
 
 def captioned_latents() -> Inputs:
@@ -122,7 +122,7 @@ def captioned_latents() -> Inputs:
         "hidden_states": torch.randn(BATCH, 4, 16, 16),
         "encoder_hidden_states": torch.randn(BATCH, 8, 32),
         "pooled_projections": torch.randn(BATCH, 64),
-        "timestep": torch.tensor([1, 2]),
+        "timestep": torch.arange(BATCH),
     }
 
 
