@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.replay.audit import Finding
+from planner.replay.exposure import plain_numpy
 from planner.replay.flow import Arg, Key
 from planner.replay.state import Placeholder, SegmentState
 from planner.replay.traits import may_be_undefined
@@ -67,7 +68,7 @@ def digest(tensor: torch.Tensor) -> int:
     with _disable_current_modes(), torch.no_grad():
         for piece in _pieces(tensor.detach().resolve_conj().resolve_neg()):
             host = piece.to("cpu").contiguous().reshape(-1).view(torch.uint8)
-            found = zlib.crc32(host.numpy().data, found)
+            found = zlib.crc32(plain_numpy(host).data, found)
     return found
 
 

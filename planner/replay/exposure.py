@@ -24,13 +24,14 @@ class Exposed:
 
 
 EXPOSED = Exposed()
-_plain_numpy = torch.Tensor.numpy
+plain_numpy = torch.Tensor.numpy
+"""Without a notice: for the tensors of the engine itself."""
 _plain_dlpack = torch.Tensor.__dlpack__
 _plain_data_ptr = torch.Tensor.data_ptr
 
 
 def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    array = _plain_numpy(self, *args, **kwargs)
+    array = plain_numpy(self, *args, **kwargs)
     _notify(self)
     return array
 
@@ -64,7 +65,7 @@ def _notify(tensor: torch.Tensor) -> None:
 
 def notice_arrays() -> None:
     """Put the three functions in the place of torch's, once."""
-    _numpy.__doc__, _dlpack.__doc__ = _plain_numpy.__doc__, _plain_dlpack.__doc__
+    _numpy.__doc__, _dlpack.__doc__ = plain_numpy.__doc__, _plain_dlpack.__doc__
     _data_ptr.__doc__ = _plain_data_ptr.__doc__
     torch.Tensor.numpy = _numpy  # type: ignore[method-assign, assignment]
     torch.Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]

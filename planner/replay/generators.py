@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from planner.replay.exposure import plain_numpy
 from planner.replay.held_states import held_states
 from planner.replay.traits import Random
 
@@ -46,7 +47,7 @@ class GeneratorStates:
         if state.nbytes < _SMALL_BYTES:
             self._states[op] = state
             return
-        now = self._states[op] = state.numpy().tobytes()
+        now = self._states[op] = plain_numpy(state).tobytes()
         left = self._left.get(id(generator))
         if left is not None and left.state == now:
             self._previous[op] = left.op
@@ -59,7 +60,7 @@ class GeneratorStates:
         """Return whether an op that has run drew: the generator is in another state now."""
         before, now = self._states[op], generator.get_state()
         if isinstance(before, bytes):
-            return before != now.numpy().tobytes()
+            return before != plain_numpy(now).tobytes()
         return not torch.equal(before, now)
 
     def forget(self, op: int) -> None:
@@ -70,7 +71,7 @@ class GeneratorStates:
     def after(self, op: int, generator: Random) -> None:
         """It has run."""
         if isinstance(self._states[op], bytes):
-            self._left[id(generator)] = _Drawn(op, generator.get_state().numpy().tobytes())
+            self._left[id(generator)] = _Drawn(op, plain_numpy(generator.get_state()).tobytes())
 
     def close(self, groups: Sequence[Sequence[int]]) -> None:
         """Keep what the replays of these groups of random ops need."""
