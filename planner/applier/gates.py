@@ -23,7 +23,7 @@ class Gate:
     """Tells the runtime that a unit is entered or left; a compiled one warns (see `compiling`).
 
     Args:
-        runtime: what is told.
+        runtime: the runtime that is notified.
         unit: the unit.
         number: of the plan on its model; by default a new one.
     """

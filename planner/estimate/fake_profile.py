@@ -32,7 +32,7 @@ from planner.estimate.cost_model import CostModel
 from planner.estimate.fake_tensors import fake_step
 from planner.memory.kernel_workspaces import KernelWorkspaces
 from planner.profiler.build import to_profile, tracked
-from planner.profiler.data_dependence import told
+from planner.profiler.data_dependence import answering
 from planner.profiler.recorder import Recording, StepRecorder, flops_of, run_recorded
 from planner.replay.custom_ops import NO_RULES, OpRules, op_rules
 from planner.replay.flow import PLAIN
@@ -68,7 +68,7 @@ def build_fake_profile(
         costs: what an op would take.
         device: where the step's tensors pretend to be; by default where they are, and the CPU for
             meta tensors.
-        answers: what a real forward was told about the content of tensors.
+        answers: the answers that a real forward got about the content of tensors.
         custom_ops: what a real forward showed of ops outside aten; by default only those that the
             user registered are replayed.
         progress: called with the name of each run as it begins.
@@ -81,9 +81,9 @@ def build_fake_profile(
     found: list[Recording] = []
     with explained(), fake_step(step, device) as fake:
         say("warm up")
-        with told(answers):
+        with answering(answers):
             begin(fake)
-        with preserve_values(fake), told(answers):
+        with preserve_values(fake), answering(answers):
             fake.run()  # fakes that are made the first time are held on to
         clear_gradients(fake)
         # A forward that ran shows its own workspaces (see `planner.estimate.fact_check`).
@@ -94,7 +94,7 @@ def build_fake_profile(
             rules = op_rules(custom_ops or ())
             kernels = KernelWorkspaces() if on_cpu and answers is None and not give_up else None
             recorder = FakeRecorder(fake.model, costs, give_up, last, rules, kernels, on_cpu)
-            with preserve_values(fake), told(answers):
+            with preserve_values(fake), answering(answers):
                 found.append(run_recorded(fake.model, fake.run, tracked(fake), recorder=recorder))
             clear_gradients(fake)
         times = [op.time_ns for op in found[0].ops]

@@ -164,7 +164,7 @@ class _Deriver:
         elif death >= birth:
             size = self.graph.storage_bytes(value)
             self.result.lives.append(Life(birth, death, size))
-        else:  # nobody asks for it any more
+        else:  # no unpack and no replay reads it any more
             number = self.slices.owner[value]
             self._free(value, number, len(self.played[number].highs) - 1)
 

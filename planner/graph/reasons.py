@@ -1,6 +1,6 @@
 """What a span keeps and gives up, and why.
 
-Why it keeps a value: give it up as well, in thought, and look at the difference.
+Why it keeps a value: the difference that a simulation shows when it is given up as well.
 """
 
 from __future__ import annotations

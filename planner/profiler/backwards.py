@@ -18,7 +18,7 @@ class ForwardOver(BaseException):
 def watching_backward(ask: Callable[[bool], bool]) -> Iterator[None]:
     """Call `ask` before each backward of this thread; it runs only when that returns True.
 
-    `ask` is told whether the backward accumulates into `.grad` (rather than returns gradients,
+    `ask` gets whether the backward accumulates into `.grad` (rather than returns gradients,
     which cannot be left out).
     """
     engine: Any = torch.autograd

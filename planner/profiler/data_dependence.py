@@ -1,4 +1,4 @@
-"""What a step's Python asked about the content of tensors, and what it was told.
+"""What a step's Python asked about the content of tensors, and the answers it got.
 
 Stand-ins have no content, and some code takes another way when it sees that it is given stand-ins
 (`is_tracing` of transformers builds the attention mask that it would otherwise do without). A
@@ -58,7 +58,7 @@ class Listening(_Asking):
         return self.answers[-1]
 
 
-class _Telling(_Asking):
+class _Answering(_Asking):
     """Gives answers in order; what is asked beyond them the tensor must know itself."""
 
     def __init__(self, answers: Iterable[Any]) -> None:
@@ -90,7 +90,7 @@ def _torch_asks() -> bool:
 
 
 @contextmanager
-def told(answers: Iterable[Any] | None) -> Iterator[None]:
+def answering(answers: Iterable[Any] | None) -> Iterator[None]:
     """Let a fake step look real to its own code, and give it the answers; nothing for None."""
     if answers is None:
         yield
@@ -99,7 +99,7 @@ def told(answers: Iterable[Any] | None) -> Iterator[None]:
     kind = public.FakeTensor
     public.FakeTensor = _HiddenFakes
     try:
-        with _Telling(answers):
+        with _Answering(answers):
             yield
     finally:
         public.FakeTensor = kind

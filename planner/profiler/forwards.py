@@ -34,7 +34,7 @@ class Forward:
     Attributes:
         recording: what it showed.
         times_ns: of each of its ops, in nanoseconds.
-        answers: what it was told about the content of tensors.
+        answers: the answers that it got about the content of tensors.
         custom_ops: the ops outside aten that it calls, and whether they may be replayed.
     """
 

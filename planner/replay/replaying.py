@@ -66,7 +66,7 @@ def replay_group(
     Args:
         values: what this run of the segment had of its own.
         count: where replayed ops are counted.
-        release: told of each source and cell that the group needs no more.
+        release: called with each source and cell that the group needs no more.
     """
     borrowed = {*group.sources, *group.cells} if release is not None else ()
     drawing = values.generator_states.replay(random_ops(group, records))

@@ -22,7 +22,7 @@ from planner.planning.trials.bench import Bench, StepBench, gains
 from planner.planning.trials.trial import Trials
 from planner.search.measured.charter import Charter, facts_of, study_name
 from planner.search.measured.levels import space_of
-from planner.search.measured.novelty import Known, is_news
+from planner.search.measured.novelty import Known, is_new
 from planner.search.measured.options import Measured
 from planner.search.measured.points import Points
 from planner.search.measured.progress import Progress
@@ -120,11 +120,13 @@ class _Race:
         began, known = time.monotonic(), list[Known]()
         trials, reference = self.trials, self.trials.plan(self.reference)
 
-        def news(point: Point) -> bool:
-            return is_news(trials.known(point), known)
+        def is_worth_measuring(point: Point) -> bool:
+            return is_new(trials.known(point), known)
 
         number = len(trials_of(self.study))  # another one for each process that joins
-        sampler = PlanSampler(trials.points.space, trials.foresee, news, self.starts, number)
+        sampler = PlanSampler(
+            trials.points.space, trials.foresee, is_worth_measuring, self.starts, number
+        )
         self.study.sampler = sampler
         trial = None
         try:
@@ -134,7 +136,7 @@ class _Race:
                     return "timeout"
                 known[:] = trials.measured(self.study)
                 trial = self.study.ask(sampler.distributions)
-                if SEED not in trial.user_attrs and not news(trial.params):
+                if SEED not in trial.user_attrs and not is_worth_measuring(trial.params):
                     self.study.tell(trial, state=TrialState.FAIL)
                     return "exhausted"
                 if is_stray(self.study, trial):

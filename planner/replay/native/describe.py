@@ -97,7 +97,7 @@ class _Describer:
         for key in (*deliveries, *sources):
             self._number(key)
         values = list(self.numbers)
-        told = {
+        described = {
             "args": self.args,
             "ops": ops,
             "packs": packs,
@@ -115,7 +115,7 @@ class _Describer:
             "draws": len(program.draws),
             "slots": 1 + max((key[0] for key in values), default=0),
         }
-        return told, Numbering(values, list(self.outside))
+        return described, Numbering(values, list(self.outside))
 
     def _number(self, key: Key) -> int:
         return self.numbers.setdefault(key, len(self.numbers))

@@ -39,6 +39,6 @@ class Known:
         )
 
 
-def is_news(plan: Known, known: Iterable[Known]) -> bool:
+def is_new(plan: Known, known: Iterable[Known]) -> bool:
     """Return whether measuring a plan could tell something new."""
     return not any(one.makes_needless(plan) for one in known)

@@ -57,7 +57,7 @@ class Forecast(NamedTuple):
 
 Foresee = Callable[[dict[str, Any]], "Forecast | None"]
 """The forecast of a point; None if it cannot run."""
-IsNews = Callable[[dict[str, Any]], bool]
+IsNew = Callable[[dict[str, Any]], bool]
 """Whether measuring a point could tell something new."""
 
 
@@ -67,7 +67,7 @@ class PlanSampler(BaseSampler):
     Args:
         space: the space.
         foresee: the simulator.
-        is_news: returns whether a point is worth measuring.
+        is_new: returns whether a point is worth measuring.
         starts: points to begin with while none is measured; at least one.
         seed: of the random choices.
     """
@@ -76,13 +76,13 @@ class PlanSampler(BaseSampler):
         self,
         space: Space,
         foresee: Foresee,
-        is_news: IsNews,
+        is_new: IsNew,
         starts: Sequence[dict[str, Any]],
         seed: int = 0,
     ) -> None:
         self.space = space
         self.foresee = foresee
-        self.is_news = is_news
+        self.is_new = is_new
         self.starts = starts
         self.distributions = distributions(space)
         self._random = random.Random(seed)
@@ -115,7 +115,7 @@ class PlanSampler(BaseSampler):
                 hint = self._tpe.sample_relative(study, trial, search_space)
             point = self._descended(parent, self._kick(parent, hint))
             forecast = self.foresee(point)
-            if forecast is not None and not forecast.over_bytes and self.is_news(point):
+            if forecast is not None and not forecast.over_bytes and self.is_new(point):
                 return point
         return parents[0]
 

@@ -12,7 +12,7 @@ from planner.graph import Graph, IllegalSpanError, Span, simulate
 from planner.search import search
 from planner.search.measured.charter import Charter, facts_of
 from planner.search.measured.levels import space_of
-from planner.search.measured.novelty import Known, is_news
+from planner.search.measured.novelty import Known, is_new
 from planner.search.measured.points import Points, dropped_and_held
 from planner.search.measured.seeds import runners_up
 from planner.search.measured.space import Space
@@ -101,10 +101,10 @@ def test_a_charter_goes_through_json(graph: Graph, seeds: tuple[Spans, ...]) -> 
 
 def test_what_can_only_be_slower_is_no_news() -> None:
     small = Known(frozenset({1, 2}), frozenset({9}), 100)
-    assert not is_news(Known(frozenset({1, 2, 3}), frozenset(), 150), [small])
-    assert is_news(Known(frozenset({1, 3}), frozenset(), 150), [small])  # keeps 2
-    assert is_news(Known(frozenset({1, 2, 3}), frozenset({8}), 150), [small])  # holds something
-    assert is_news(Known(frozenset({1, 2, 3}), frozenset(), 50), [small])  # predicted to be faster
+    assert not is_new(Known(frozenset({1, 2, 3}), frozenset(), 150), [small])
+    assert is_new(Known(frozenset({1, 3}), frozenset(), 150), [small])  # keeps 2
+    assert is_new(Known(frozenset({1, 2, 3}), frozenset({8}), 150), [small])  # holds something
+    assert is_new(Known(frozenset({1, 2, 3}), frozenset(), 50), [small])  # predicted to be faster
     over = Known(frozenset({1, 2}), frozenset({9}), 100, fits=False)
-    assert is_news(Known(frozenset({1, 2, 3}), frozenset(), 150), [over])
-    assert not is_news(Known(frozenset({1, 2}), frozenset({9}), 90), [over])
+    assert is_new(Known(frozenset({1, 2, 3}), frozenset(), 150), [over])
+    assert not is_new(Known(frozenset({1, 2}), frozenset({9}), 90), [over])
