@@ -1,7 +1,7 @@
 """Compares the first training steps under a plan with what the plan was made for, and says so.
 
-Each point is compared until it differs, and reported once: as a warning, or as an error where the plan
-was applied strictly. Used by `planner.applier.apply.Handle`.
+Each point is compared until it differs, and reported once: as a warning, or as an error where the
+plan was applied strictly. Used by `planner.applier.apply.Handle`.
 """
 
 from __future__ import annotations

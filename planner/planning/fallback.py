@@ -41,9 +41,9 @@ def unseen_units(profile: Profile) -> list[Exclusion]:
 def with_checkpoints(step: Step, profile: Profile, plan: Plan, units: Iterable[Exclusion]) -> Plan:
     """Return the plan with a checkpoint segment for each of these units where that is right.
 
-    A unit is right when a step with only it checkpointed gives the plain step's
-    outputs, gradients and buffers, bit for bit. What was found goes into the exclusions' reasons. A unit with an op that must not run
-    twice (an ordered effect, a pin of the user's) is left alone.
+    A unit is right when a step with only it checkpointed gives the plain step's outputs, gradients
+    and buffers, bit for bit. What was found goes into the exclusions' reasons. A unit with an op
+    that must not run twice (an ordered effect, a pin of the user's) is left alone.
     """
     once = _units_around(profile, _run_once(plan))
     plain = run_for_results(step)

@@ -237,7 +237,7 @@ class StepRecorder(TorchDispatchMode):
         return without_graph(tensor)
 
     def _backward(self, accumulates: bool) -> bool:
-        """Return whether a backward may run. Where it may not, what is alive now is held by others."""
+        """Return whether a backward may run; if not, what is alive now is held by others."""
         recording = self.recording
         recording.backwards += 1
         if not self.give_up:

@@ -120,13 +120,11 @@ class _Race:
         began, known = time.monotonic(), list[Known]()
         trials, reference = self.trials, self.trials.plan(self.reference)
 
-        def is_worth_measuring(point: Point) -> bool:
+        def is_worth_it(point: Point) -> bool:
             return is_new(trials.known(point), known)
 
         number = len(trials_of(self.study))  # another one for each process that joins
-        sampler = PlanSampler(
-            trials.points.space, trials.foresee, is_worth_measuring, self.starts, number
-        )
+        sampler = PlanSampler(trials.points.space, trials.foresee, is_worth_it, self.starts, number)
         self.study.sampler = sampler
         trial = None
         try:
@@ -136,7 +134,7 @@ class _Race:
                     return "timeout"
                 known[:] = trials.measured(self.study)
                 trial = self.study.ask(sampler.distributions)
-                if SEED not in trial.user_attrs and not is_worth_measuring(trial.params):
+                if SEED not in trial.user_attrs and not is_worth_it(trial.params):
                     self.study.tell(trial, state=TrialState.FAIL)
                     return "exhausted"
                 if is_stray(self.study, trial):
