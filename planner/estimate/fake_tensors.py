@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch._functorch import config as functorch_config
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from planner.errors import InvalidModelError
+from planner.estimate.fake_kernels import StandIns
 from planner.training_step.call import Call
 from planner.training_step.state import preserve_values
 from planner.training_step.step import Step
@@ -40,7 +41,7 @@ class Faker:
         # Who asks a fake for its address must get an error: a kernel launched on address 0 would
         # end the process, or the device's use in it.
         with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
-            self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+            self.mode = StandIns(allow_non_fake_inputs=True)
         self._device = device
         self._fakes: dict[int, torch.Tensor] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}

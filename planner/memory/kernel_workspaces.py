@@ -25,7 +25,7 @@ _MOST_BYTES = 2**30
 _TRIED = (
     *("convolution", "_convolution", "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "embedding"),
     *("native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"),
-    *("_softmax", "_log_softmax", "sum", "mean", "var", "var_mean", "std", "norm"),
+    *("_softmax", "_safe_softmax", "_log_softmax", "sum", "mean", "var", "var_mean", "std", "norm"),
     *("_scaled_dot_product_flash_attention_for_cpu", "gelu", "silu", "tanh", "sigmoid"),
     *("add", "sub", "mul", "div", "pow", "exp", "cat", "clone", "copy", "native_dropout"),
 )

@@ -70,7 +70,7 @@ def test_fake_real_and_measured_peaks_agree_under_plans(name: str) -> None:
         plan = from_profile(told, budget, graph=graph)
         spans = resolve(beside, plan.segments)
         assert simulate(beside, spans).peak_bytes == plan.predicted_peak_bytes
-        assert planned_peak(step, plan) == pytest.approx(plan.predicted_peak_bytes, rel=0.01)
+        assert planned_peak(step, plan) == plan.predicted_peak_bytes
 
 
 def large(workspaces: Sequence[Storage]) -> Counter[Storage]:
