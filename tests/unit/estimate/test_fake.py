@@ -94,6 +94,9 @@ def t5() -> Built:
     return _ids(transformers.T5ForConditionalGeneration(config))
 
 
+NUMBERS_BYTES = 8 * 8
+"""Numbers that C++ code wraps in tensors (`x * 0.5`) take 8 bytes each, which only a run shows."""
+
 MODELS = [gpt2, llama, bert, vit, resnet, t5]
 
 
@@ -126,7 +129,7 @@ def test_a_fake_step_shows_the_memory_of_a_real_one(build: Callable[[], Built]) 
     real, fake = both(build())
     assert memory_facts(fake) == memory_facts(real)
     assert peak_of_tensors(fake) == peak_of_tensors(real) <= real.plain_peak_bytes
-    assert fake.plain_peak_bytes <= real.plain_peak_bytes
+    assert 0 <= real.plain_peak_bytes - fake.plain_peak_bytes <= NUMBERS_BYTES
     assert all(op.time_ns > 0 for op in fake.ops)
 
 
@@ -141,7 +144,7 @@ def test_the_optimizer_counts(kind: Any, foreach: bool) -> None:
     real, fake = both((model, inputs), optimizer=optimizer)
     assert memory_facts(fake) == memory_facts(real)
     assert peak_of_tensors(fake) == peak_of_tensors(real) <= real.plain_peak_bytes
-    assert fake.plain_peak_bytes <= real.plain_peak_bytes
+    assert 0 <= real.plain_peak_bytes - fake.plain_peak_bytes <= NUMBERS_BYTES
     assert not optimizer.state
     optimizer.zero_grad()
     model(inputs["input"]).sum().backward()

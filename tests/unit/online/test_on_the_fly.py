@@ -18,6 +18,8 @@ from planner.planning.offline import from_profile
 transformers = pytest.importorskip("transformers")
 
 STEPS, ROWS, LENGTH, WORDS = 10, 4, 32, 60
+NUMBERS_BYTES = 8 * 8
+"""Numbers that C++ code wraps in tensors (`x * 0.5`), 8 bytes each: three of each block."""
 
 
 def gpt2() -> nn.Module:
@@ -30,6 +32,7 @@ def gpt2() -> nn.Module:
         n_positions=LENGTH,
         bos_token_id=0,
         eos_token_id=0,
+        use_cache=False,  # else a loss function that is given the output holds the cache, too
     )
     model: nn.Module = transformers.GPT2LMHeadModel(config).train()
     assert config.resid_pdrop > 0
@@ -85,7 +88,7 @@ def test_a_plain_loop_trains_the_same_within_the_budget(tmp_path: Path) -> None:
     for name in ("model_class", "fingerprint", "units", "step", "budget_bytes", "status"):
         assert getattr(saved, name) == getattr(made, name), name
     # The one was measured; the other lacks the numbers that C++ code wraps in tensors.
-    assert saved.plain_peak_bytes == pytest.approx(made.plain_peak_bytes, rel=1e-3)
+    assert 0 <= made.plain_peak_bytes - saved.plain_peak_bytes <= NUMBERS_BYTES
     assert saved.predicted_peak_bytes <= budget
     assert planner.verify(plan=saved, **arguments).ok
 
@@ -109,8 +112,7 @@ def test_with_the_same_times_the_plan_is_the_one_made_offline(
     plan = run.handle.plan
     assert plan.segments == made.segments and made.segments
     assert plan.predicted_peak_bytes == made.predicted_peak_bytes
-    # Offline a kernel of the loop's loss is tried for its workspace, which the floor counts.
-    assert plan.floor_bytes == pytest.approx(made.floor_bytes, rel=5e-3)
+    assert plan.floor_bytes == made.floor_bytes
     assert plan.gap == made.gap
 
 

@@ -135,7 +135,7 @@ def test_a_transformer_that_does_not_fit_is_planned_and_trained_under_a_cap(make
     assert plan.notes == (NEVER, BY_DIGEST)
     # Nothing that runs under a cap shows the numbers that C++ code wraps in tensors.
     assert plan.measured_peak_bytes is not None and plan.measured_peak_bytes <= cap
-    assert plan.measured_peak_bytes == pytest.approx(plan.predicted_peak_bytes, rel=1e-4)
+    assert 0 <= plan.measured_peak_bytes - plan.predicted_peak_bytes <= 8 * 16
     with planner.apply(model, plan):
         train_within(model, inputs, cap)
 
