@@ -30,7 +30,7 @@ class StandIns(FakeTensorMode):
             dtype = next((d for d in given if isinstance(d, torch.dtype)), args[0].dtype)
             with self:
                 return _grouped_mm(args[0], args[1], offsets, dtype)
-        return super().dispatch(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        return super().dispatch(func, types, args, kwargs)
 
 
 def _refused(matrix: torch.Tensor) -> bool:
