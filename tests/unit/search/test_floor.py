@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.documents import Profile
 from planner.errors import InfeasibleBudgetError
-from planner.graph import Graph
+from planner.graph import Graph, simulate
 from planner.search import floor, search
 
 PROFILES = Path(__file__).parents[3] / "profiles"
@@ -44,6 +44,37 @@ def test_times_do_not_move_the_floor(
         with pytest.raises(InfeasibleBudgetError) as raised:
             search(graph, peak - 1)
         assert raised.value.min_peak_bytes == peak
+
+
+def with_draws(profile: Profile, random: set[int], scale: int) -> Profile:
+    """The same step with random ops, and values as large as a generator's state, or larger."""
+    ops = (
+        replace(op, random=op.phase == "forward" and number in random)
+        for number, op in enumerate(profile.ops)
+    )
+    storages = (replace(storage, bytes=storage.bytes * scale) for storage in profile.storages)
+    return replace(
+        profile,
+        step=replace(profile.step, device="cpu"),
+        ops=tuple(ops),
+        storages=tuple(storages),
+        plain_peak_bytes=profile.plain_peak_bytes * scale,
+    )
+
+
+@given(steps(), st.sets(st.integers(0, 8), min_size=1), st.sampled_from([50, 500]), FACTORS)
+@examples(25)
+def test_a_floor_above_generator_states_can_be_asked_for(
+    step: tuple[StepBuilder, Profile], random: set[int], scale: int, factors: list[float]
+) -> None:
+    profile = with_draws(step[1], random, scale)
+    spans, peak = floor(Graph.of(profile))
+    graph = with_times(profile, factors)
+    assert floor(graph)[1] == peak <= profile.plain_peak_bytes
+    assert not spans or simulate(graph, spans).peak_bytes == peak
+    assert search(graph, peak).peak_bytes <= peak
+    with pytest.raises(InfeasibleBudgetError):
+        search(graph, peak - 1)
 
 
 @pytest.mark.parametrize("name", ["resnet", "vit"])
