@@ -62,6 +62,43 @@ def _benchmarks() -> Iterator[str]:
         )
 
 
+    yield from _architectures(json.loads((RESULTS / "sweep_architectures.json").read_text()))
+
+
+def _architectures(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the table of what plans do to many small models."""
+    yield "## Many architectures, by torch's own profiler\n\n" + _how(found["facts"])
+    yield (
+        "Small models with random weights, at 80, 60 and 45 % of the plain step's peak or, where"
+        " that cannot be reached (*), at the smallest peak that was found. Peaks are those of"
+        " the third step by the memory events of `torch.profiler`, in percent of the plain step's."
+    )
+    yield _table(
+        ("model", "family", "same bits", "within budget", "peak", "prediction off by", "planning"),
+        (
+            (
+                name,
+                entry["family"],
+                *(_all(entry["rows"], key) for key in ("same_bits", "within_budget")),
+                ", ".join(map(_share, entry["rows"])),
+                f"{max(abs(r['prediction_error']) for r in entry['rows']):.2%}",
+                f"{max(r['planning_s'] for r in entry['rows']):.1f} s",
+            )
+            for name, entry in found.items()
+            if name != "facts"
+        ),
+    )
+
+
+def _all(rows: list[dict[str, Any]], key: str) -> str:
+    return "yes" if all(row[key] for row in rows) else "no"
+
+
+def _share(row: dict[str, Any]) -> str:
+    share = row["peak_bytes"] / row["plain_peak_bytes"]
+    return f"{share:.0%}" + ("" if row["reached"] else "*")
+
+
 def _how(result: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     hardware = ", ".join(f"{key} {value}" for key, value in result["hardware"].items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Iterator
@@ -47,6 +48,13 @@ LONGEST_FIRST = ("test_simulated.py", "test_scripts.py", "test_two_ranks.py", "t
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first; all others stay in their order."""
     items.sort(key=lambda item: item.path.name not in LONGEST_FIRST)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Let garbage collections look at what a file's tests make, not at the libraries each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
