@@ -61,7 +61,6 @@ def _benchmarks() -> Iterator[str]:
             ),
         )
 
-
     yield from _architectures(json.loads((RESULTS / "sweep_architectures.json").read_text()))
 
 
