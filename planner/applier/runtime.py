@@ -63,7 +63,7 @@ class Runtime:
 
     Args:
         plan: the plan.
-        least_drawn_bytes: random ops that are given less are not replayed, see `OpRules`.
+        least_drawn_bytes: random ops that draw less are not replayed, see `OpRules`.
     """
 
     def __init__(self, plan: Plan, least_drawn_bytes: int = 0) -> None:

@@ -33,9 +33,8 @@ from planner.applier.runtime import EVERY_CALL
 from planner.documents import Boundary, Plan, Segment
 from planner.replay.held_states import STATE_BYTES
 
-LEAST_DRAWN_BYTES = 8 * STATE_BYTES
-"""Random ops that are given less are not replayed. Of eight states' bytes as float32, dropout makes
-a mask of two states' bytes: what a state and the copy of it in passing take."""
+LEAST_DRAWN_BYTES = 2 * STATE_BYTES
+"""Random ops that draw less are not replayed: a state and the copy of it in passing take more."""
 
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)

@@ -36,7 +36,7 @@ class OpRules:
     Attributes:
         replayable: ops outside aten that may be replayed, by name (``lib::op``).
         never: ops whose results always stay, of any namespace.
-        least_drawn_bytes: a random op of the CPU that is given less than this is not replayed: a
+        least_drawn_bytes: a random op of the CPU that draws less than this is not replayed: a
             generator state would take more than what it drew.
     """
 

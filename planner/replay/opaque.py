@@ -20,7 +20,7 @@ def keeps_results(
         or rules.keep_results_of(traits.name, traits.custom)
         or bool(types)
         or not all_on_tape(args, kwargs)
-        or (traits.random and draws_little(rules.least_drawn_bytes, args))
+        or (traits.random and draws_little(rules.least_drawn_bytes, traits, args))
         or (
             traits.changes_argument is not None
             and len(args) > traits.changes_argument
@@ -29,10 +29,14 @@ def keeps_results(
     )
 
 
-def draws_little(least_bytes: int, args: tuple[Any, ...]) -> bool:
-    """Whether a random op on the CPU is given less than so many bytes."""
+def draws_little(least_bytes: int, traits: Traits, args: tuple[Any, ...]) -> bool:
+    """Whether what a random op on the CPU draws takes less than so many bytes.
+
+    One that writes into its argument fills that; any other is taken to make a mask of bools.
+    """
     given = [t for t in tensors_in(args) if t.device.type == "cpu"] if least_bytes else []
-    return bool(given) and sum(t.nbytes for t in given) < least_bytes
+    drawn = sum(t.nbytes if traits.writes else t.numel() for t in given)
+    return bool(given) and drawn < least_bytes
 
 
 def same_bytes(storage: torch.UntypedStorage, old: torch.UntypedStorage) -> bool:
