@@ -60,7 +60,7 @@ def _message(what: str, numbers: str, cause: str, fix: str) -> str:
     return "\n".join([what, *(f"  {label}: {text}" for label, text in parts if text)])
 
 
-def _rebuild(kind: type[PlannerError], message: str, state: dict[str, Any]) -> PlannerError:
+def _rebuild(kind: type[PlannerError], message: str, state: dict[str, object]) -> PlannerError:
     error = kind.__new__(kind, message)
     error.__dict__.update(state)
     return error

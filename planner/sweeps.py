@@ -22,9 +22,9 @@ def sweep(
     model_or_profile: nn.Module | Profile | str | PathLike[str],
     budgets: Sequence[float | str] | None = None,
     *,
-    inputs: Any = None,
-    loss_fn: Callable[[Any], Any] | None = None,
-    step: Callable[[nn.Module], Any] | None = None,
+    inputs: object = None,
+    loss_fn: Callable[[Any], object] | None = None,
+    step: Callable[[nn.Module], object] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     save: Sequence[str] = (),
     recompute: Sequence[str] = (),
@@ -53,7 +53,7 @@ def sweep(
     return sweep_profile(profile, budgets, pins=pins, baselines=baselines)
 
 
-def _profile(given: Any, inputs: Any, loss_fn: Any, step: Any, optimizer: Any) -> Profile:
+def _profile(given: Any, inputs: object, loss_fn: Any, step: Any, optimizer: Any) -> Profile:
     if isinstance(given, Profile):
         return given
     if isinstance(given, (str, PathLike)):

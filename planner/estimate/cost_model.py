@@ -38,7 +38,7 @@ class CostModel:
     def __init__(self, spec: DeviceSpec) -> None:
         self.spec = spec
 
-    def time_ns(self, func: Any, arguments: Any, out: Any, flops: int) -> int:
+    def time_ns(self, func: object, arguments: object, out: object, flops: int) -> int:
         """Return the time of one op in nanoseconds.
 
         Args:

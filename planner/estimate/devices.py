@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from planner.errors import DocumentError, InvalidInputsError
 
@@ -97,7 +96,7 @@ def device_spec(given: str | DeviceSpec) -> DeviceSpec:
     return _spec(row, given)
 
 
-def _spec(row: Any, source: str) -> DeviceSpec:
+def _spec(row: object, source: str) -> DeviceSpec:
     if not isinstance(row, dict):
         raise _bad(source, f"a {type(row).__name__} where an object is wanted")
     missing = [name for name in _COLUMNS if name not in row and name not in _OPTIONAL]

@@ -54,7 +54,7 @@ def build_fake_profile(
     costs: CostModel,
     *,
     device: torch.device | None = None,
-    answers: Sequence[Any] | None = None,
+    answers: Sequence[object] | None = None,
     custom_ops: tuple[CustomOp, ...] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Profile:
@@ -120,7 +120,7 @@ class FakeRecorder(StepRecorder):
         self.kernels = kernels
         self.on_cpu = on_cpu
 
-    def _on_tape(self, tree: Any) -> bool:
+    def _on_tape(self, tree: object) -> bool:
         return all(
             type(t) in (FakeTensor, *PLAIN) and t.layout is torch.strided and not t.is_inference()
             for t in tensors_in(tree)

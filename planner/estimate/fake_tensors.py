@@ -72,7 +72,7 @@ class Faker:
         )
         return found
 
-    def tree(self, value: Any) -> Any:
+    def tree(self, value: object) -> Any:
         """Return the same nested value with fakes in place of tensors."""
         return pytree.tree_map_only(torch.Tensor, self.constant, value)
 

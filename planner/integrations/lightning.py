@@ -59,7 +59,7 @@ class PlannerCallback(Callback):
 
     @override
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any
+        self, trainer: Trainer, pl_module: LightningModule, *args: object, **kwargs: object
     ) -> None:
         """Log the plan's figures, whenever they are new."""
         figures = self._training.figures()

@@ -73,11 +73,11 @@ def may_fork() -> bool:
     return sys.platform == "linux" and not in_use
 
 
-def _forked(work: Callable[[], Any]) -> Outcome:
+def _forked(work: Callable[[], object]) -> Outcome:
     return _outcome("fork", _work_in_fork, work)
 
 
-def _spawned(work: Callable[[], Any]) -> Outcome:
+def _spawned(work: Callable[[], object]) -> Outcome:
     try:  # not by multiprocessing, which would share the memory of tensors
         sent = pickle.dumps(work)
     except Exception as error:
@@ -124,7 +124,7 @@ def _died(code: int | None) -> PlannerError:
     )
 
 
-def _work_in_fork(sending: Connection, work: Callable[[], Any]) -> None:
+def _work_in_fork(sending: Connection, work: Callable[[], object]) -> None:
     begin_throwaway()
     own_open_files()
     torch.set_num_threads(1)  # those of OpenMP are gone in a fork
@@ -140,7 +140,7 @@ def _work_of_pickle(sending: Connection, sent: bytes) -> None:
     _send(sending, work)
 
 
-def _send(sending: Connection, work: Callable[[], Any]) -> None:
+def _send(sending: Connection, work: Callable[[], object]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result, error = None, None

@@ -24,7 +24,7 @@ class CallGate(Gate):
     def __init__(self, planning: OnTheFly | None = None) -> None:
         self.planning, self.number = planning, next_number()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CallGate:
+    def __deepcopy__(self, memo: dict[int, object]) -> CallGate:
         return type(self)()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -34,7 +34,7 @@ class CallGate(Gate):
 class CallEnterGate(CallGate):
     """Forward pre-hook of the model."""
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, object]) -> None:
         """Note the entry."""
         if self.planning is None:
             return
@@ -47,7 +47,7 @@ class CallEnterGate(CallGate):
 class CallExitGate(CallGate):
     """Forward hook of the model, called on errors too."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """Note the exit."""
         if self.planning is not None and not torch.compiler.is_compiling():
             self.planning.left(output)

@@ -55,10 +55,10 @@ def effects_undone(model: nn.Module, updater: Optimizer | None = None) -> Iterat
 class _Tolerant:
     """A hook that changes nothing where it fails."""
 
-    def __init__(self, hook: Callable[..., Any]) -> None:
+    def __init__(self, hook: Callable[..., object]) -> None:
         self._hook = hook
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         try:
             return self._hook(*args, **kwargs)
         except Exception:

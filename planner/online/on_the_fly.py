@@ -86,7 +86,9 @@ class OnTheFly:
 
     # -- events -------------------------------------------------------------------------------
 
-    def entered(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def entered(
+        self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         """The model is called. Evaluation, and what runs within backward, is left alone."""
         if self._busy:
             return
@@ -98,7 +100,7 @@ class OnTheFly:
             self._call, self._depth = mark_running_call(self._gone), 1
             self._step_begins(model, args, kwargs)
 
-    def left(self, output: Any) -> None:
+    def left(self, output: object) -> None:
         """The model's call returned or, without an output, raised."""
         if self._busy or self._call is None:
             return
@@ -125,7 +127,9 @@ class OnTheFly:
 
     # -- plans --------------------------------------------------------------------------------
 
-    def _step_begins(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _step_begins(
+        self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         """Run the step, or what is left of it, under the plan for it, or record it."""
         self._called = True
         recording = self._recorder
@@ -198,7 +202,7 @@ class OnTheFly:
 
     # -- at work ------------------------------------------------------------------------------
 
-    def _use(self, runtime: Runtime | None, model: nn.Module, args: Any) -> None:
+    def _use(self, runtime: Runtime | None, model: nn.Module, args: object) -> None:
         """Put another runtime (or none) on the model, whose call has just begun."""
         if runtime is self.runtime and self._runtime_hooks:
             return

@@ -36,7 +36,7 @@ class RecordedStep(Step):
         script: Script,
         optimizer: torch.optim.Optimizer | None = None,
         accumulates: bool = False,
-        outside: dict[str, Any] | None = None,
+        outside: dict[str, object] | None = None,
     ) -> None:
         super().__init__(model, None, None, None, optimizer)
         self.accumulates = accumulates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -46,13 +45,13 @@ class LoopRecorder:
         interrupted = self._running or self._failed
         return not interrupted and not self.is_whole and self._writer.is_waited_for
 
-    def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def entered(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The model is called."""
         self._writer.model_called(args, kwargs)
         self._running = True
         self._timer.__enter__()
 
-    def left(self, output: Any) -> None:
+    def left(self, output: object) -> None:
         """The model's call returned or, without an output, raised."""
         if not self._running:
             return

@@ -105,7 +105,7 @@ class Script:
         self.actions = [a for a in self.actions if a.needed or a.function is not None]
 
 
-def play(script: Script, model: nn.Module, outside: Mapping[int, Any]) -> list[Any]:
+def play(script: Script, model: nn.Module, outside: Mapping[int, object]) -> list[Any]:
     """Run a step again on other tensors; returns what stays alive to its end.
 
     Args:
@@ -129,7 +129,7 @@ def play(script: Script, model: nn.Module, outside: Mapping[int, Any]) -> list[A
     return [outputs, values]
 
 
-def _act(action: Action, device: str, model: nn.Module, values: dict[int, Any]) -> Any:
+def _act(action: Action, device: str, model: nn.Module, values: dict[int, object]) -> Any:
     if not action.uses() <= values.keys():
         return None  # it looked at the result of something that was passed over
     args, kwargs = pytree.tree_map_only(Ref, lambda ref: values[ref.number], action.arguments)

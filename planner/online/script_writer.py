@@ -46,7 +46,7 @@ class ScriptWriter:
 
     # -- the model's calls --------------------------------------------------------------------
 
-    def model_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def model_called(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The model is called: what it does inside is not written down."""
         self.stop_writing()
         script = self.script
@@ -55,7 +55,7 @@ class ScriptWriter:
         script.calls.append(Call(args, kwargs).specs())
         self._add(None, args, kwargs)
 
-    def model_returned(self, output: Any) -> None:
+    def model_returned(self, output: object) -> None:
         """The call returned: from here on, torch functions are written down."""
         if self.script.problem:
             return
@@ -86,7 +86,7 @@ class ScriptWriter:
 
     # -- what runs in between -----------------------------------------------------------------
 
-    def _on_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _on_function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> Any:
         action = None
         if not self.script.problem and _can_make_a_tensor(func) and self._follows((args, kwargs)):
             action = self._add(func, args, kwargs)
@@ -108,7 +108,7 @@ class ScriptWriter:
             self._note_results(action, result)
         return result
 
-    def _follows(self, arguments: Any) -> bool:
+    def _follows(self, arguments: object) -> bool:
         """Whether a call works on what came from the model or, before backward, on its weights."""
         weights = torch.is_grad_enabled() and not self.script.is_whole
         for tensor in _tensors(arguments):
@@ -118,7 +118,7 @@ class ScriptWriter:
                 return True
         return False
 
-    def _add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Action | None:
+    def _add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> Action | None:
         script = self.script
         try:
             tree = pytree.tree_map_only(torch.Tensor, self._ref, (args, kwargs))
@@ -131,7 +131,7 @@ class ScriptWriter:
             script.problem = f"no backward came within {MOST_ACTIONS} calls of torch functions"
         return action
 
-    def _note_results(self, action: Action, result: Any) -> None:
+    def _note_results(self, action: Action, result: object) -> None:
         numbers = []
         found = [tensor for _, tensor in tensors_with_paths(result)]
         for tensor in found:
@@ -184,11 +184,11 @@ class ScriptWriter:
         return False
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+def _tensors(tree: object) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _can_make_a_tensor(func: Callable[..., Any]) -> bool:
+def _can_make_a_tensor(func: Callable[..., object]) -> bool:
     """Whether a call can make a tensor: reading an attribute such as `shape` is skipped."""
     if func.__name__ == "__set__":
         return False
@@ -200,6 +200,6 @@ def _can_make_a_tensor(func: Callable[..., Any]) -> bool:
 _VIEWS = tuple(vars(torch._C.TensorBase)[name] for name in ("T", "mT", "H", "mH", "data", "real"))
 
 
-def _ends_a_step(func: Any, kwargs: dict[str, Any]) -> bool:
+def _ends_a_step(func: object, kwargs: dict[str, object]) -> bool:
     """Whether gradients are returned for good, rather than to be part of a loss."""
     return func is torch.autograd.grad and not kwargs.get("create_graph")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
 
 from torch import nn
 
@@ -37,7 +36,7 @@ def given_profile(
     return found
 
 
-def check_same_step(profile: Profile, step: Step | None, optimizer: Any) -> None:
+def check_same_step(profile: Profile, step: Step | None, optimizer: object) -> None:
     """Raise unless the profile is of this step, as far as the step shows itself before it runs.
 
     Args:

@@ -25,7 +25,7 @@ def watching_backward(ask: Callable[[bool], bool]) -> Iterator[None]:
     run = engine._engine_run_backward
     thread = threading.get_ident()
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def watched(*args: object, **kwargs: object) -> Any:
         if threading.get_ident() == thread and not ask(bool(kwargs.get("accumulate_grad"))):
             return ()
         return run(*args, **kwargs)

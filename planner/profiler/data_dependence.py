@@ -40,7 +40,7 @@ class _Asking(TorchDispatchMode):
             return self.answer(lambda: func(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
 
-    def answer(self, ask: Callable[[], Any]) -> Any:
+    def answer(self, ask: Callable[[], object]) -> Any:
         """Return the answer to a question; `ask` asks the tensor."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class Listening(_Asking):
         super().__init__()
         self.answers: list[Any] = []
 
-    def answer(self, ask: Callable[[], Any]) -> Any:
+    def answer(self, ask: Callable[[], object]) -> Any:
         """Ask, and note what was said."""
         self.answers.append(ask())
         return self.answers[-1]
@@ -61,11 +61,11 @@ class Listening(_Asking):
 class _Answering(_Asking):
     """Gives answers in order; what is asked beyond them the tensor must know itself."""
 
-    def __init__(self, answers: Iterable[Any]) -> None:
+    def __init__(self, answers: Iterable[object]) -> None:
         super().__init__()
         self.left = deque(answers)
 
-    def answer(self, ask: Callable[[], Any]) -> Any:
+    def answer(self, ask: Callable[[], object]) -> Any:
         """Tell the next answer."""
         return self.left.popleft() if self.left else ask()
 
@@ -90,7 +90,7 @@ def _torch_asks() -> bool:
 
 
 @contextmanager
-def answering(answers: Iterable[Any] | None) -> Iterator[None]:
+def answering(answers: Iterable[object] | None) -> Iterator[None]:
     """Let a fake step look real to its own code, and give it the answers; nothing for None."""
     if answers is None:
         yield

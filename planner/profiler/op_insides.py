@@ -49,7 +49,7 @@ class Insides(TorchDispatchMode):
         """Let compiled code run compiled."""
         return True
 
-    def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
+    def run(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Any) -> Any:
         """Run an op's kernel with its insides watched; one without tensors is not watched."""
         tensor = next(iter(tensors_in((args, kwargs))), None)
         if tensor is None:
@@ -84,7 +84,7 @@ class Insides(TorchDispatchMode):
             _free_weak(address)
         self._own.clear()
 
-    def _look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _look(self, func: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if is_collective(func):
             self.found = self.found or COMMUNICATES
         elif has_effects(func):
@@ -96,9 +96,9 @@ class Insides(TorchDispatchMode):
             self.found = self.found or WRITES_ELSEWHERE
 
 
-def _name(func: Any) -> str:
+def _name(func: object) -> str:
     return str(getattr(getattr(func, "_schema", None), "name", ""))
 
 
-def _plain(*trees: Any) -> list[torch.Tensor]:
+def _plain(*trees: object) -> list[torch.Tensor]:
     return [t for t in tensors_in(trees) if t.layout is torch.strided and not t.is_nested]

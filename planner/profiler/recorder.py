@@ -191,11 +191,11 @@ class StepRecorder(TorchDispatchMode):
     def _stays(self, traits: Traits) -> bool:
         return traits.opaque or self.rules.keep_results_of(traits.name, traits.custom)
 
-    def _on_tape(self, tree: Any) -> bool:
+    def _on_tape(self, tree: object) -> bool:
         """Whether the flow of all tensors in here can be followed."""
         return all_on_tape(tree, {})
 
-    def _finish(self, begun: BegunRecord, args: Any, out: Any) -> OpRecord:
+    def _finish(self, begun: BegunRecord, args: Any, out: object) -> OpRecord:
         return finish_record(self.flow, begun, args, out, self._on_tape)
 
     def _phase(self) -> Phase:
@@ -209,7 +209,7 @@ class StepRecorder(TorchDispatchMode):
         self.workspaces.end()
         return out
 
-    def _flow(self, op: RecordedOp, record: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _flow(self, op: RecordedOp, record: Any, args: object, kwargs: object, out: object) -> None:
         op.inputs = record.reads
         op.outputs = (*record.makes, *(new for _, new in record.writes))
         op.random, op.replayable = record.random, True
@@ -260,7 +260,7 @@ class StepRecorder(TorchDispatchMode):
         return tensor  # type: ignore[no-any-return]
 
 
-def flops_of(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+def flops_of(func: Any, args: Any, kwargs: Any, out: object) -> int:
     """Return an op's floating-point operations by torch's own formulas, 0 where it has none."""
     formula = flop_registry.get(func._overloadpacket)
     if formula is None:

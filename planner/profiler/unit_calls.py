@@ -60,7 +60,7 @@ class UnitCalls:
         return self.stack[-1] if self.stack else -1
 
     def _enter(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any) -> None:
+        def hook(module: nn.Module, args: object) -> None:
             if name == "" and not self.stack:
                 self._root_call += 1
                 self._counts.clear()
@@ -75,7 +75,7 @@ class UnitCalls:
         return hook
 
     def _exit(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: object, output: object) -> None:
             while self.stack:  # calls above this one were left by an error
                 call = self.calls[self.stack.pop()]
                 call.exit = self._clock()

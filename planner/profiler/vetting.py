@@ -85,7 +85,7 @@ def unvetted(ops: Iterable[torch._ops.OpOverload]) -> tuple[CustomOp, ...]:
     )
 
 
-def _vet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+def _vet(func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[str, Any]:
     """Return what speaks against replays of a call, and what the call returns."""
     given = list(tensors_in((args, kwargs)))
     before = [_memory(t) for t in given]

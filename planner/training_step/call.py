@@ -51,7 +51,7 @@ class CallSource:
         self,
         make: Callable[[], Call],
         fresh: bool,
-        function: Callable[[], Any] | None = None,
+        function: Callable[[], object] | None = None,
     ) -> None:
         self.function = function
         self._make = make
@@ -82,7 +82,7 @@ class CallSource:
         return call
 
 
-def call_source(inputs: Any, fresh: bool = False) -> CallSource:
+def call_source(inputs: object, fresh: bool = False) -> CallSource:
     """Read `inputs` in any of its forms.
 
     Raises:
@@ -106,7 +106,7 @@ def call_source(inputs: Any, fresh: bool = False) -> CallSource:
     return CallSource(lambda: call, fresh)
 
 
-def _from_callable(make: Callable[[], Any]) -> Call:
+def _from_callable(make: Callable[[], object]) -> Call:
     try:
         made = make()
     except PlannerError:

@@ -16,7 +16,7 @@ from planner.training_step.compiled import check_not_compiled
 Optimizer = torch.optim.Optimizer
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Check that this is a module whose parameters exist, not compiled as a whole.
 
     Raises:
@@ -72,9 +72,9 @@ def _meets_others(module: nn.Module) -> bool:
 
 def check_arguments(
     inputs: Any,
-    loss_fn: Callable[..., Any] | None,
-    step: Callable[..., Any] | None,
-    optimizer: Any,
+    loss_fn: Callable[..., object] | None,
+    step: Callable[..., object] | None,
+    optimizer: object,
 ) -> None:
     """Check the types of a step's arguments, and that they do not exclude each other.
 
@@ -171,7 +171,7 @@ def check_devices(model: nn.Module, inputs: dict[str, torch.Tensor]) -> None:
             )
 
 
-def _looks_like_an_optimizer(value: Any) -> bool:
+def _looks_like_an_optimizer(value: object) -> bool:
     if isinstance(value, Optimizer):
         return True  # wrappers of it need not derive from it
     return not isinstance(value, type) and all(

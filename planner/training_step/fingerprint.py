@@ -129,6 +129,6 @@ def _hyperparameters(module: nn.Module) -> str:
     return _ADDRESS.sub("0x", text)
 
 
-def _hash(description: Any) -> str:
+def _hash(description: object) -> str:
     text = json.dumps(description, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

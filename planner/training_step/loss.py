@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from planner.training_step.tree import tensors_with_paths
 _FIX = "pass loss_fn=fn where fn(output) returns a scalar tensor"
 
 
-def default_loss(output: Any) -> torch.Tensor:
+def default_loss(output: object) -> torch.Tensor:
     """Return the output's own loss, or the sum of the floating-point tensors in the output.
 
     A loss of its own is an attribute or key ``loss`` that holds a tensor. In the sum, tensors
@@ -43,7 +42,7 @@ def default_loss(output: Any) -> torch.Tensor:
     return total
 
 
-def check_loss(loss: Any) -> None:
+def check_loss(loss: object) -> None:
     """Check that backward can begin at this loss.
 
     Raises:
@@ -68,7 +67,7 @@ def check_loss(loss: Any) -> None:
         )
 
 
-def _own_loss(output: Any) -> torch.Tensor | None:
+def _own_loss(output: object) -> torch.Tensor | None:
     if isinstance(output, torch.Tensor):
         return None
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -53,7 +52,9 @@ class RootCalls:
             for handle in handles:
                 handle.remove()
 
-    def _called(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _called(
+        self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         if self.count == 0:
             self.autocast = autocast_dtype(model_device(model).type)
             self.inputs = Call(args, kwargs).specs()
@@ -67,7 +68,7 @@ class BackwardTraces:
         self._reached = False
         self._before = self._facts(model)
 
-    def returned(self, model: nn.Module, args: Any, output: Any) -> None:
+    def returned(self, model: nn.Module, args: object, output: object) -> None:
         """The model returned: hook its output, through which a backward comes."""
         for _, tensor in tensors_with_paths(output):
             if tensor.requires_grad and not tensor.is_leaf:

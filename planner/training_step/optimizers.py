@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +28,7 @@ class Updates:
         self._found: dict[int, weakref.ref[Optimizer]] = {}
         there = weakref.ref(self)
 
-        def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def hook(optimizer: Optimizer, args: object, kwargs: object) -> None:
             found = there()
             if found is not None:
                 found.on_update(optimizer)

@@ -28,7 +28,7 @@ Optimizer = torch.optim.Optimizer
 def preserve(
     model: nn.Module,
     optimizer: Optimizer | None = None,
-    step: Step | Callable[..., Any] | None = None,
+    step: Step | Callable[..., object] | None = None,
 ) -> Iterator[None]:
     """Put everything a training step changes back as it was, bit for bit, also after an error.
 
@@ -83,7 +83,7 @@ class _Snapshot:
         self,
         model: nn.Module,
         optimizer: Optimizer | None,
-        step: Step | Callable[..., Any] | None,
+        step: Step | Callable[..., object] | None,
     ) -> None:
         if isinstance(step, Step) and optimizer is None:
             optimizer = step.optimizer
@@ -103,7 +103,7 @@ class _Snapshot:
             self._add_found(writes)
             self.tensors.take()
 
-    def updating(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def updating(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """An optimizer is about to make its update: remember one that was not met before."""
         if self.values.knows(optimizer):
             return
@@ -125,7 +125,7 @@ _met = weakref.WeakKeyDictionary()
 
 
 def _values(
-    model: nn.Module, optimizer: Optimizer | None, step: Step | Callable[..., Any] | None
+    model: nn.Module, optimizer: Optimizer | None, step: Step | Callable[..., object] | None
 ) -> ValueSnapshot:
     values = ValueSnapshot()
     for name, module in model.named_modules():

@@ -56,14 +56,14 @@ class Exchange:
         self._made: dict[int, tuple[Any, Any]] = {}  # holds the original: an id stays its own
         self._thread = threading.get_ident()
 
-    def __call__(self, value: Any, label: str) -> Any:
+    def __call__(self, value: object, label: str) -> Any:
         """Return what takes a value's place; the very same object where nothing has to."""
         found = self._made.get(id(value))
         if found is None:
             found = self._made[id(value)] = (value, self._make(value, label))
         return found[1]
 
-    def _make(self, value: Any, label: str) -> Any:
+    def _make(self, value: object, label: str) -> Any:
         if type(value) is tuple:
             return self._tuple(value, label)
         if type(value) is functools.partial:
@@ -81,11 +81,11 @@ class Exchange:
             return owner.standing_for(value)
         return value if owner is value.__self__ else getattr(owner, value.__name__)
 
-    def _tuple(self, value: tuple[Any, ...], label: str) -> tuple[Any, ...]:
+    def _tuple(self, value: tuple[object, ...], label: str) -> tuple[Any, ...]:
         new = tuple(self(item, label) for item in value)
         return value if all(a is b for a, b in zip(new, value, strict=True)) else new
 
-    def _partial(self, value: functools.partial[Any], label: str) -> Any:
+    def _partial(self, value: functools.partial[object], label: str) -> Any:
         parts = (value.func, *value.args, *value.keywords.values())
         new = [self(part, label) for part in parts]
         if all(a is b for a, b in zip(new, parts, strict=True)):
@@ -111,7 +111,7 @@ class Exchange:
             return StandIn(value, label, kind, self._thread)
         return made
 
-    def _part(self, part: Any, label: str) -> Any:
+    def _part(self, part: object, label: str) -> Any:
         """A part of an iterator's state: inner iterators are copied, and so is what they fill."""
         if type(part) is tuple:
             return tuple(
@@ -119,7 +119,7 @@ class Exchange:
             )
         return self(part, label)
 
-    def _tee(self, value: Any, label: str) -> Any:
+    def _tee(self, value: object, label: str) -> Any:
         """A branch of `tee`: what one branch takes from the source waits for the others."""
         for buffer in gc.get_referents(value):
             for source in gc.get_referents(buffer):
@@ -137,11 +137,11 @@ class StandIn:
         self._kind = kind
         self._thread = thread
 
-    def standing_for(self, method: Any) -> StandIn:
+    def standing_for(self, method: object) -> StandIn:
         """Return what takes the place of a method of the original."""
         return StandIn(method, self._label, self._kind, self._thread)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call a method of the original, from another thread."""
         if self._is_the_steps():
             self._refuse()
@@ -216,7 +216,7 @@ def _is_file(kind: type) -> bool:
     return issubclass(kind, io.IOBase) or kind.__name__ == "_TemporaryFileWrapper"
 
 
-def _is_standard_stream(value: Any) -> bool:
+def _is_standard_stream(value: object) -> bool:
     standard = (sys.stdout, sys.stderr, sys.stdin, sys.__stdout__, sys.__stderr__, sys.__stdin__)
     return any(value is stream for stream in standard)
 

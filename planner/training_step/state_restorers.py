@@ -60,7 +60,7 @@ def restorers_of(value: Any) -> Iterator[Restorer]:
         yield partial(object.__setattr__, value, name, getattr(value, name))
 
 
-def _dict_restorer(value: dict[Any, Any]) -> Restorer:
+def _dict_restorer(value: dict[object, object]) -> Restorer:
     # The base's own methods: subclasses may forbid or extend theirs.
     base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
     before = list(base.items(value))
@@ -74,14 +74,14 @@ def _dict_restorer(value: dict[Any, Any]) -> Restorer:
     return restore
 
 
-def _identical(now: list[tuple[Any, Any]], before: list[tuple[Any, Any]]) -> bool:
+def _identical(now: list[tuple[object, object]], before: list[tuple[object, object]]) -> bool:
     pairs = zip(now, before, strict=False)
     return len(now) == len(before) and all(
         new[0] is old[0] and new[1] is old[1] for new, old in pairs
     )
 
 
-def _sequence_restorer(value: list[Any] | deque[Any]) -> Restorer:
+def _sequence_restorer(value: list[object] | deque[object]) -> Restorer:
     base: Any = list if isinstance(value, list) else deque
     before = list(base.__iter__(value))
 
@@ -94,7 +94,7 @@ def _sequence_restorer(value: list[Any] | deque[Any]) -> Restorer:
     return restore
 
 
-def _set_restorer(value: set[Any]) -> Restorer:
+def _set_restorer(value: set[object]) -> Restorer:
     before = set(value)
 
     def restore() -> None:
@@ -144,7 +144,7 @@ def _cell_restorers(cell: types.CellType) -> Iterator[Restorer]:
         yield partial(_empty, cell)
 
 
-def _context_restorers(variable: contextvars.ContextVar[Any]) -> Iterator[Restorer]:
+def _context_restorers(variable: contextvars.ContextVar[object]) -> Iterator[Restorer]:
     try:
         yield partial(variable.reset, variable.set(variable.get()))
     except LookupError:  # never set, and without a default: it cannot be emptied again
@@ -156,7 +156,7 @@ def _empty(cell: types.CellType) -> None:
         del cell.cell_contents
 
 
-def _names_restorer(namespace: dict[str, Any], names: tuple[str, ...]) -> Restorer:
+def _names_restorer(namespace: dict[str, object], names: tuple[str, ...]) -> Restorer:
     """Put back what names of a module mean; imports made in the meantime stay."""
     before = {name: namespace.get(name, _MISSING) for name in names}
 
@@ -173,7 +173,7 @@ def _names_restorer(namespace: dict[str, Any], names: tuple[str, ...]) -> Restor
     return restore
 
 
-def _namespace_restorer(namespace: dict[str, Any]) -> Restorer:
+def _namespace_restorer(namespace: dict[str, object]) -> Restorer:
     known = tuple(namespace)
     restore_known = _names_restorer(namespace, known)
 
@@ -200,14 +200,14 @@ def _class_restorer(kind: type) -> Restorer:
     return restore
 
 
-def _generator_restorers(value: Any) -> Iterator[Restorer]:
+def _generator_restorers(value: object) -> Iterator[Restorer]:
     if isinstance(value, torch.Generator):
         yield partial(value.set_state, value.get_state())
     elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         yield partial(value.setstate, value.getstate())
 
 
-def _numpy_restorers(value: Any) -> Iterator[Restorer]:
+def _numpy_restorers(value: object) -> Iterator[Restorer]:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return

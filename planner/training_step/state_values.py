@@ -50,7 +50,7 @@ class ValueSnapshot:
         self._places: list[tuple[Held, str]] = []
         self._exchange = Exchange()
 
-    def add(self, value: Any, label: str) -> None:
+    def add(self, value: object, label: str) -> None:
         """Remember a value and all that it holds."""
         waiting: deque[tuple[Any, str, bool]] = deque([(value, label, False)])
         while waiting:
@@ -73,7 +73,7 @@ class ValueSnapshot:
         if held.put is not None and may_be_exchanged(type(held.value)):
             self._places.append((held, where + held.label))
 
-    def knows(self, value: Any) -> bool:
+    def knows(self, value: object) -> bool:
         """Return whether a value was met."""
         return id(value) in self._seen
 

@@ -82,7 +82,7 @@ class Held(NamedTuple):
     put: Callable[[Any], object] | None = None
 
 
-def held_by(value: Any) -> Iterator[Held]:
+def held_by(value: object) -> Iterator[Held]:
     """Yield the values that a value holds."""
     if type(value) in _PLAIN:
         yield from _in_container(value)
@@ -112,12 +112,12 @@ def held_by(value: Any) -> Iterator[Held]:
         yield from _in_object(value)
 
 
-def has_attributes(value: Any) -> bool:
+def has_attributes(value: object) -> bool:
     """Return whether a value has a `__dict__` that is looked into."""
     return _is_open(value) and isinstance(getattr(value, "__dict__", None), dict)
 
 
-def slots_of(value: Any) -> Iterator[str]:
+def slots_of(value: object) -> Iterator[str]:
     """Yield the names of the `__slots__` of a value that are filled."""
     return (name for name in _slots(type(value)) if hasattr(value, name))
 
@@ -143,7 +143,7 @@ def is_builtin_iterator(kind: type) -> bool:
     return not own
 
 
-def module_of(thing: Any) -> str:
+def module_of(thing: object) -> str:
     """Return the name of the module in which a class or a function was defined, if it says so."""
     name = thing.__module__
     return name if isinstance(name, str) else ""
@@ -182,7 +182,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _is_open(value: Any) -> bool:
+def _is_open(value: object) -> bool:
     if isinstance(value, types.ModuleType):
         return value.__name__ != "__main__" and _is_users_module(value.__name__)
     return _is_open_class(type(value))
@@ -218,7 +218,7 @@ def _in_cell(cell: types.CellType) -> Iterator[Held]:
         return
 
 
-def _in_variable(variable: contextvars.ContextVar[Any]) -> Iterator[Any]:
+def _in_variable(variable: contextvars.ContextVar[object]) -> Iterator[Any]:
     try:
         yield variable.get()
     except LookupError:  # never set, and without a default
@@ -233,7 +233,7 @@ def _in_class(kind: type) -> Iterator[Held]:
                 yield Held(f".{name}", item, partial(type.__setattr__, base, name))
 
 
-def _in_object(value: Any) -> Iterator[Held]:
+def _in_object(value: object) -> Iterator[Held]:
     yield from _in_container(value)
     if isinstance(value, torch.Tensor):
         yield from (Held("", getattr(value, name, None)) for name in _TENSOR_HOOKS)
@@ -248,7 +248,7 @@ def _in_object(value: Any) -> Iterator[Held]:
         yield Held("", type(value))
 
 
-def _in_container(value: Any) -> Iterator[Held]:
+def _in_container(value: object) -> Iterator[Held]:
     if isinstance(value, dict):
         for key, item in _few(value.items()):
             yield Held("", key)
@@ -270,11 +270,11 @@ def _accumulation_hooks(tensor: torch.Tensor) -> Iterator[Any]:
         yield from gc.get_referents(node)
 
 
-def _setter(holder: Any, name: str) -> Callable[[Any], object]:
+def _setter(holder: object, name: str) -> Callable[[Any], object]:
     return partial(setattr, holder, name)
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     return f"[{key!r}]" if isinstance(key, (str, int)) else f"[{type(key).__name__}]"
 
 

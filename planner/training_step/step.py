@@ -54,7 +54,7 @@ class Step:
         model: nn.Module,
         source: CallSource | None,
         loss_fn: Callable[[Any], Any] | None,
-        step: Callable[[nn.Module], Any] | None,
+        step: Callable[[nn.Module], object] | None,
         optimizer: Optimizer | None,
     ) -> None:
         self.model = model
@@ -178,9 +178,9 @@ class Step:
 def make_step(
     model: nn.Module,
     *,
-    inputs: Any = None,
-    loss_fn: Callable[[Any], Any] | None = None,
-    step: Callable[[nn.Module], Any] | None = None,
+    inputs: object = None,
+    loss_fn: Callable[[Any], object] | None = None,
+    step: Callable[[nn.Module], object] | None = None,
     optimizer: Optimizer | None = None,
     fresh_inputs: bool = False,
 ) -> Step:
@@ -221,7 +221,7 @@ def make_step(
     return made
 
 
-def _source(model: nn.Module, inputs: Any, fresh: bool) -> CallSource:
+def _source(model: nn.Module, inputs: object, fresh: bool) -> CallSource:
     if inputs is None:
         from planner.training_step.inputs import resolve_inputs
 

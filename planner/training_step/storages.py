@@ -6,7 +6,6 @@ A storage is the unit of memory: views share one, and it dies when the last of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -42,7 +41,7 @@ def lies_on(tensor: torch.Tensor, device: torch.device | None) -> bool:
     return device is None or tensor.device == device
 
 
-def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+def tensors_in(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """Yield the tensors in an op's arguments or results, through lists, tuples and dicts."""
     for value in values:
         if isinstance(value, torch.Tensor):

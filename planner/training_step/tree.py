@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 
-def tensors_with_paths(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_with_paths(value: object, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every tensor in a value and its path, in order.
 
     Goes through mappings, lists, tuples, dataclasses and whatever is registered with torch's
@@ -26,7 +26,7 @@ def tensors_with_paths(value: Any, path: str = "") -> Iterator[tuple[str, torch.
         yield from tensors_with_paths(child, path + step)
 
 
-def host_copies(value: Any) -> tuple[torch.Tensor, ...]:
+def host_copies(value: object) -> tuple[torch.Tensor, ...]:
     """Return a copy of every tensor in a value, detached and in host memory."""
     return tuple(host_copy(tensor) for _, tensor in tensors_with_paths(value))
 
@@ -36,7 +36,7 @@ def host_copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
+def _children(value: object) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         yield from ((f"[{key!r}]", child) for key, child in value.items())
     elif isinstance(value, (list, tuple)):

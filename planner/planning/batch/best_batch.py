@@ -35,9 +35,9 @@ def best_batch(
     model: nn.Module,
     *,
     budget_mb: float | str,
-    make_inputs: Callable[[int], Any],
+    make_inputs: Callable[[int], object],
     batch_sizes: Sequence[int] | None = None,
-    loss_fn: Callable[[Any], Any] | None = None,
+    loss_fn: Callable[[Any], object] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     repeats: int = 3,
 ) -> BatchChoice:

@@ -10,7 +10,7 @@ import torch
 from planner.errors import InvalidInputsError
 
 
-def repeating(inputs: Any) -> Callable[[int], Any]:
+def repeating(inputs: object) -> Callable[[int], Any]:
     """Return `make_inputs` for `best_batch`: the example's samples, repeated to a batch size.
 
     Every tensor whose first dimension is as long as the first tensor's is taken to be a batch.
@@ -35,7 +35,7 @@ def repeating(inputs: Any) -> Callable[[int], Any]:
     return make_inputs
 
 
-def _batches(value: Any) -> Any:
+def _batches(value: object) -> Any:
     """The first dimensions of the tensors, in order."""
     if isinstance(value, torch.Tensor):
         if value.dim() and value.shape[0]:

@@ -66,7 +66,7 @@ def facts_of(graph: Graph, budget_bytes: int) -> dict[str, str]:
     }
 
 
-def _hash(content: Any) -> str:
+def _hash(content: object) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 

@@ -77,7 +77,7 @@ class PlanSampler(BaseSampler):
         space: Space,
         foresee: Foresee,
         is_new: IsNew,
-        starts: Sequence[dict[str, Any]],
+        starts: Sequence[dict[str, object]],
         seed: int = 0,
     ) -> None:
         self.space = space
@@ -129,7 +129,7 @@ class PlanSampler(BaseSampler):
         """Return the first value of a parameter that a point lacks."""
         return param_distribution.to_external_repr(0)
 
-    def _kick(self, parent: dict[str, Any], hint: dict[str, Any]) -> dict[str, Any]:
+    def _kick(self, parent: dict[str, object], hint: dict[str, object]) -> dict[str, Any]:
         """Return a few changes to a point: of those that the hint suggests, if it does."""
         choose, names = self._random, list(self.space.parameters)
         hinted = [name for name in names if name in hint and hint[name] != parent.get(name)]
@@ -141,7 +141,7 @@ class PlanSampler(BaseSampler):
             changes.update(dict.fromkeys(together, value))
         return changes
 
-    def _descended(self, parent: dict[str, Any], kick: dict[str, Any]) -> dict[str, Any]:
+    def _descended(self, parent: dict[str, object], kick: dict[str, object]) -> dict[str, Any]:
         """Return the kicked point after descent in all parameters but the kick's."""
         point = {**parent, **kick}
         now = self.foresee(point)
@@ -154,7 +154,7 @@ class PlanSampler(BaseSampler):
                 point, now = near, then
         return point
 
-    def _other(self, name: str, point: dict[str, Any]) -> Any:
+    def _other(self, name: str, point: dict[str, object]) -> Any:
         values = self.space.parameters[name]
         return self._random.choice([v for v in values if v != point.get(name)])
 

@@ -77,7 +77,7 @@ def open_study(name: str, storage: str | None) -> optuna.Study:
         ) from error
 
 
-def agree(study: optuna.Study, mine: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+def agree(study: optuna.Study, mine: dict[str, Any], params: dict[str, object]) -> dict[str, Any]:
     """Return the study's charter: the one that is there, or `mine`, added with its first seed.
 
     Raises:
@@ -99,7 +99,7 @@ def is_stray(study: optuna.Study, trial: FrozenTrial | optuna.Trial) -> bool:
     return CHARTER in trial.user_attrs and first is not None and first.number != trial.number
 
 
-def add_seeds(study: optuna.Study, points: list[dict[str, Any]]) -> None:
+def add_seeds(study: optuna.Study, points: list[dict[str, object]]) -> None:
     """Put the plans to begin with in the queue, those that are not there or were lost."""
     known = {t.user_attrs[SEED] for t in trials_of(study) if SEED in t.user_attrs}
     for number, point in enumerate(points):
