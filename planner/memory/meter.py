@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self, override
 
 from planner.memory.allocation_events import AllocationLog
 from planner.memory.allocator import blocks_of
+from planner.replay.transparent_mode import TransparentMode
 from planner.training_step.storages import storages_of, tensors_in
 
 
@@ -152,7 +152,7 @@ class StorageMeter(Meter):
             self._see(storage)
             self._peak_bytes = max(self._peak_bytes, self._live_bytes)
 
-    def mode(self) -> TorchDispatchMode:
+    def mode(self) -> TransparentMode:
         """Return a dispatch mode that counts for this meter, for threads that the step starts.
 
         Modes belong to a thread. Entering the meter covers the thread that does so, and backward.
@@ -213,19 +213,11 @@ class _Watch(weakref.ref["torch.UntypedStorage"]):
     nbytes: int
 
 
-class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
+class _CountingMode(TransparentMode):
     """Shows every op's arguments and results to a meter."""
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    @override
-    def is_infra_mode(cls) -> bool:
-        # Under other modes compiled code runs eagerly or refuses to; a meter must change nothing.
-        return True
-
     def __init__(self, meter: StorageMeter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        super().__init__()
         self._meter = meter
 
     def __torch_dispatch__(

@@ -16,21 +16,15 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from planner.replay.transparent_mode import TransparentMode
 
 _aten = torch.ops.aten
 _QUESTIONS = {_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default}
 
 
-class _Asking(TorchDispatchMode):
+class _Asking(TransparentMode):
     """Looks at every question; all else passes."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Let compiled code run compiled."""
-        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.effects import has_effects
-from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 from planner.replay.collectives import is_collective
 from planner.replay.flow import pin
 from planner.replay.record import written_tensors
 from planner.replay.traits import traits_of
+from planner.replay.transparent_mode import TransparentMode
 from planner.replay.trees import tensors_in
 
 WRITES_ELSEWHERE = "writes memory that it did not make"
@@ -29,25 +29,17 @@ _WRAPS = frozenset({"aten::lift_fresh"})
 """They return their argument, which is new (`torch.tensor`)."""
 
 
-class Insides(TorchDispatchMode):
+class Insides(TransparentMode):
     """Watches the ops that a kernel calls.
 
     Attributes:
         found: what speaks against a replay, in words; "" for nothing.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self) -> None:
         super().__init__()
         self.found = ""
         self._own: set[int] = set()  # addresses of storages made inside
-
-    @classmethod
-    @override
-    def is_infra_mode(cls) -> bool:
-        """Let compiled code run compiled."""
-        return True
 
     def run(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Any) -> Any:
         """Run an op's kernel with its insides watched; one without tensors is not watched."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from planner.documents.profile import Category, Phase
@@ -28,6 +27,7 @@ from planner.replay.launches import watch_launches
 from planner.replay.record import BegunRecord, OpRecord, begin_record, finish_record
 from planner.replay.run import without_graph
 from planner.replay.traits import Traits, traits_of
+from planner.replay.transparent_mode import TransparentMode
 from planner.replay.trees import all_on_tape, tensors_in
 from planner.replay.units import UnitNames
 from planner.training_step.step import model_device
@@ -81,7 +81,7 @@ class Recording:
         return len(self.ops)
 
 
-class StepRecorder(TorchDispatchMode):
+class StepRecorder(TransparentMode):
     """Sees every op of a step; forward ops with dataflow, backward ops by name and lives only.
 
     Args:
@@ -93,13 +93,7 @@ class StepRecorder(TorchDispatchMode):
         rules: which ops are replayed, beyond what their schemas tell.
     """
 
-    supports_higher_order_operators = True
     stands_aside = True  # its hooks let transforms in, see `planner.replay.aside`
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Let compiled code run compiled; what it makes comes from outside."""
-        return True
 
     def __init__(
         self,

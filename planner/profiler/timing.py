@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
 
 from planner.memory.workspaces import Workspaces
 from planner.replay.traits import traits_of
+from planner.replay.transparent_mode import TransparentMode
 
 LEAST_NS = 1_000
 """What the least kernel takes, about."""
@@ -21,7 +21,7 @@ ARRIVALS = 9
 """Tiny ops timed; the least time counts."""
 
 
-class OpTimer(TorchDispatchMode):
+class OpTimer(TransparentMode):
     """Times each op of a step that makes or writes memory, in order.
 
     On the CPU by the clock; on other devices by events, read when the step is over. Where a device
@@ -32,13 +32,6 @@ class OpTimer(TorchDispatchMode):
         device: where the step runs.
         workspaces: measures what ops take inside themselves; by default nothing does.
     """
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Let compiled code run compiled."""
-        return True
 
     def __init__(self, device: torch.device, workspaces: Workspaces | None = None) -> None:
         super().__init__()

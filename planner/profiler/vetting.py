@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 from planner.documents import CustomOp
@@ -24,6 +23,7 @@ from planner.replay.custom_ops import is_custom, is_vouched, refusal
 from planner.replay.digest import digest
 from planner.replay.surroundings import Surroundings, run_below
 from planner.replay.traits import generator_of
+from planner.replay.transparent_mode import TransparentMode
 from planner.replay.trees import all_on_tape, tensors_in
 
 SAME_BITS = "gives the same bits when it runs again"
@@ -36,20 +36,12 @@ UNWATCHABLE = "does not run under a dispatch mode"
 DRAWS_ELSEWHERE = "draws from a generator of another device than that of its results"
 
 
-class Vetting(TorchDispatchMode):
+class Vetting(TransparentMode):
     """Vets the ops outside aten that a step's forward calls."""
-
-    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
         self._faults: dict[str, str] = {}  # by op; "" where all calls passed
-
-    @classmethod
-    @override
-    def is_infra_mode(cls) -> bool:
-        """Let compiled code run compiled."""
-        return True
 
     @property
     def found(self) -> tuple[CustomOp, ...]:

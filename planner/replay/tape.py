@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.replay.aside import let_transforms_in
 from planner.replay.audit import audit
@@ -35,6 +34,7 @@ from planner.replay.sources import FREED, OVERWRITTEN, Source, checked_version
 from planner.replay.stack import push_hooks, remove_hooks, remove_mode
 from planner.replay.state import Placeholder
 from planner.replay.statistics import wait_for_backward
+from planner.replay.transparent_mode import TransparentMode
 from planner.replay.views import on_storage
 
 let_transforms_in()
@@ -42,7 +42,7 @@ let_others_leave()
 notice_arrays()
 
 
-class Tape(TorchDispatchMode, Interleaved):
+class Tape(TransparentMode, Interleaved):
     """One run of one segment, from `open` to `close`.
 
     Owns the run, and a follower or a recorder of it. Autograd's nodes hold the tape through its
@@ -52,17 +52,7 @@ class Tape(TorchDispatchMode, Interleaved):
         followed: a run that something else followed so far, and a follower that goes on with it.
     """
 
-    supports_higher_order_operators = True
     stands_aside = False
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Let compiled code inside a segment run compiled; what it makes comes from outside."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __init__(self, recipe: Recipe, followed: tuple[SegmentRun, Follower] | None = None) -> None:
         super().__init__()

@@ -172,6 +172,15 @@ def test_importing_planner_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
+def test_planning_does_not_import_the_compiler() -> None:
+    program = """
+import sys, torch, planner
+planner.plan(torch.nn.Linear(4, 4), budget_mb=1, inputs=torch.ones(2, 4))
+sys.exit('torch._dynamo' in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
 def test_public_names_are_what_all_claims() -> None:
     assert planner.__all__ == sorted(planner.__all__, key=lambda n: (n.islower(), n))
     for name in planner.__all__:
