@@ -8,6 +8,7 @@ from the same state, and afterwards everything is as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,7 +31,7 @@ from planner.replay.flow import Key
 from planner.training_step.compiled import COMPILED, compiled_units
 from planner.training_step.fingerprint import fingerprint
 from planner.training_step.same_state import from_same_state
-from planner.training_step.state import preserve
+from planner.training_step.state import preserving
 from planner.training_step.step import Step, model_device
 from planner.training_step.storages import tensors_in
 
@@ -61,11 +62,13 @@ def build_profile(
     model, device = step.model, model_device(step.model)
     say = progress or (lambda text: None)
 
-    def fresh(run: Callable[[], object]) -> None:
-        with preserve(model, step.optimizer, step):
-            run()
-
     with from_same_state(step):
+        preserved = preserving(model, step.optimizer, step)
+
+        def fresh(run: Callable[[], object]) -> None:
+            with preserved():
+                run()
+
         say("warm up")
         warm_libraries(device)
         vetting = Vetting()
@@ -96,7 +99,7 @@ def build_profile(
         for timer in timers:
             fresh(lambda timer=timer: _under(timer, step))  # type: ignore[misc]
         # The allocator knows nothing of workspaces that the caller gives.
-        counted = None if workspaces is not None else _count(step, device)
+        counted = None if workspaces is not None else _count(step, device, preserved)
     names = [op.name for op in plain[0].ops]
     times = best_op_times(names, [op.time_ns for op in plain[0].ops], timers)
     natural = max(plain[1:], key=lambda run: shared_ops(plain[0], run))
@@ -232,11 +235,13 @@ class Counted:
     peak_bytes: int
 
 
-def _count(step: Step, device: torch.device) -> Counted | None:
+def _count(
+    step: Step, device: torch.device, preserved: Callable[[], AbstractContextManager[None]]
+) -> Counted | None:
     """Measure the plain step's memory where an allocator tells it."""
     if blocks_of(device) is None and device.type != "cpu":
         return None
-    with preserve(step.model, step.optimizer, step):
+    with preserved():
         release_cached(device)  # a cached block may count for more, and so would garbage
         with meter_for(device, alive_before(step)) as meter:
             step.run()

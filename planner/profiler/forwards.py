@@ -20,7 +20,7 @@ from planner.profiler.timing import OpTimer, best_op_times
 from planner.profiler.vetting import Vetting
 from planner.replay.custom_ops import op_rules
 from planner.training_step.same_state import clear_gradients
-from planner.training_step.state import preserve
+from planner.training_step.state import preserving
 from planner.training_step.step import Step, model_device
 
 RUNS = {"short": 3, "long": 2}
@@ -66,11 +66,12 @@ def run_forward(
     timers: list[OpTimer] = []
     wanted = runs or RUNS["short"]
     vetting = Vetting()
+    preserved = preserving(step.model, step.optimizer, step)
     while len(timers) < wanted:
         recorder = StepRecorder(step.model, True, backwards, seen, op_rules(vetting.found))
         timers.append(OpTimer(device))
         heard = Listening()
-        with preserve(step.model, step.optimizer, step):
+        with preserved():
             clear_gradients(step)
             with vetting if len(timers) == 1 else nullcontext(), heard, timers[-1]:
                 run_recorded(step.model, step.run, tracked(step), recorder=recorder)

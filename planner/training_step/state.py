@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -61,10 +61,17 @@ def preserve(
     >>> layer.weight.grad is None
     True
     """
-    snapshot = _Snapshot(model, optimizer, step)
-    hook = optimizer_hooks.register_optimizer_step_pre_hook(snapshot.updating)
-    with put_back(snapshot.values, snapshot.tensors.restore, hook.remove):
+    with preserving(model, optimizer, step)():
         yield
+
+
+def preserving(
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    step: Step | Callable[..., object] | None = None,
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return `preserve` for several runs that all begin as it is now: state is looked for once."""
+    return _Snapshot(model, optimizer, step).preserved
 
 
 @contextmanager
@@ -102,6 +109,13 @@ class _Snapshot:
                 self.tensors.add(buffer, name, written=True)
             self._add_found(writes)
             self.tensors.take()
+
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Put everything back after a run, as often as asked."""
+        hook = optimizer_hooks.register_optimizer_step_pre_hook(self.updating)
+        with put_back(self.values, self.tensors.restore, hook.remove):
+            yield
 
     def updating(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """An optimizer is about to make its update: remember one that was not met before."""

@@ -146,7 +146,7 @@ def _cell_restorers(cell: types.CellType) -> Iterator[Restorer]:
 
 def _context_restorers(variable: contextvars.ContextVar[object]) -> Iterator[Restorer]:
     try:
-        yield partial(variable.reset, variable.set(variable.get()))
+        yield partial(variable.set, variable.get())
     except LookupError:  # never set, and without a default: it cannot be emptied again
         return
 

@@ -48,7 +48,6 @@ class ValueSnapshot:
         self._seen: dict[int, Any] = {}  # holds the values, so that an id stays theirs
         self._restorers: list[Restorer] = []
         self._places: list[tuple[Held, str]] = []
-        self._exchange = Exchange()
 
     def add(self, value: object, label: str) -> None:
         """Remember a value and all that it holds."""
@@ -79,11 +78,11 @@ class ValueSnapshot:
 
     def exchange_iterators(self) -> None:
         """Put copies in the place of iterators, until `restore`."""
+        exchange = Exchange()
         for held, label in self._places:
-            new = self._exchange(held.value, label)
+            new = exchange(held.value, label)
             if held.put is not None and new is not held.value:
                 held.put(new)
-        self._places = []
 
     def restore(self) -> None:
         """Put everything back."""
