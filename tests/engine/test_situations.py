@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+from daily import nightly_but
 from situations import ALL, Situation
 from situations.runner import (
     TRAIN_SEED,
@@ -34,11 +35,21 @@ from torch.utils.checkpoint import checkpoint
 
 import planner
 
+LONG_SEARCHES = (
+    "adapters_over_a_frozen_embedding",
+    "bias_made_by_the_first_block",
+    "cell_with_named_tuple_state",
+    "gru_and_small_linears",
+    "library_decoder_with_default_cache",
+)
 
-def over(*situations: Situation) -> pytest.MarkDecorator:
+
+def over(*situations: Situation, nightly: Collection[str] = ()) -> pytest.MarkDecorator:
     """Parametrize a test over situations; the fixture below skips those that cannot run."""
     names = [situation.name for situation in situations]
-    return pytest.mark.parametrize("situation", situations, ids=names, indirect=True)
+    daily = (situation for situation in situations if situation.name not in nightly)
+    cases = nightly_but(daily, situations)
+    return pytest.mark.parametrize("situation", cases, ids=names, indirect=True)
 
 
 pytestmark = pytest.mark.usefixtures("no_warnings")
@@ -156,7 +167,7 @@ def test_giving_up_everything(situation: Situation) -> None:
             assert count_ops(situation, give_up_everything) > count_ops(situation)
 
 
-@over(*ALL)
+@over(*ALL, nightly=LONG_SEARCHES)
 def test_searched_plan(situation: Situation) -> None:
     plain = plain_record(situation)
     plans: list[planner.Plan] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from daily import nightly_but
 
 import planner
 from planner.analysis.explain import explain
@@ -24,6 +25,7 @@ ROOT = Path(planner.__file__).parent.parent
 FOLDER, SCRIPT = ROOT / "profiles", ROOT / "scripts" / "make_examples.py"
 NAMES = ("bert", "gpt2", "llama", "resnet", "t5", "vit")
 EACH = pytest.mark.parametrize("name", NAMES)
+FEW = pytest.mark.parametrize("name", nightly_but(("gpt2", "resnet"), NAMES))
 MOST_BYTES = 300_000
 
 
@@ -75,7 +77,7 @@ def test_the_simulator_still_plays_what_the_plan_promises(name: str) -> None:
     assert plan.predicted_overhead_ratio == pytest.approx(ratio, abs=1e-6)
 
 
-@EACH
+@FEW
 def test_the_search_still_finds_a_plan_that_is_no_dearer(name: str) -> None:
     profile, plan = documents(name)
     (point,) = planner.sweep(profile, [plan.budget_bytes / 1024**2], baselines=False).points
@@ -83,7 +85,7 @@ def test_the_search_still_finds_a_plan_that_is_no_dearer(name: str) -> None:
     assert point.overhead_ratio <= plan.predicted_overhead_ratio * 1.1
 
 
-@EACH
+@FEW
 def test_every_example_can_be_reported_and_explained(name: str) -> None:
     profile, plan = documents(name)
     page = render(plan, profile)

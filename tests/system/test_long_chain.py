@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
@@ -23,6 +24,7 @@ def floor_plan(profile: planner.Profile) -> Plan:
         return from_profile(profile, error.min_peak_bytes)
 
 
+@pytest.mark.nightly
 def test_a_long_chain_reaches_few_activations() -> None:
     layers = 200
     with torch.device("meta"):

@@ -82,6 +82,7 @@ def test_a_profile_of_the_offline_profiler_is_found_by_plan(
     assert script("profile_model").main(["offline_net.py:missing"]) == 2
 
 
+@pytest.mark.nightly
 def test_the_benchmark_measures_all_variants_and_writes_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,12 @@ def test_on_a_simulated_device(name: str, folder: Path) -> None:
     run(folder, "-o", "python_files=check_*.py", str(HERE / "simulated" / name))
 
 
+@pytest.mark.nightly
+def test_long_checks_on_a_simulated_device(folder: Path) -> None:
+    run(folder, "-m", "nightly", "-o", "python_files=check_*.py", str(HERE / "simulated"))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_holds_on_any_device(name: str, folder: Path) -> None:
     run(

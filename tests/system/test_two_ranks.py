@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from ranks import RANKS, on_two_ranks
+from ranks import RANKS, Ranks, two_ranks
 from torch import Tensor, nn
 from torch.distributed import fsdp
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,6 +28,13 @@ pytestmark = pytest.mark.skipif(
 
 WIDTH = 8
 STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """The same two processes for all tests."""
+    with two_ranks(tmp_path_factory.mktemp("ranks")) as found:
+        yield found
 
 
 class Block(nn.Module):
@@ -180,9 +186,9 @@ def _every_wrapper(rank: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_wrapped_models_train_the_same(tmp_path: Path) -> None:
+def test_wrapped_models_train_the_same(ranks: Ranks) -> None:
     """Per block and over the whole model; parameters may be gone between forward and backward."""
-    for found in on_two_ranks(_every_wrapper, tmp_path):
+    for found in ranks.run(_every_wrapper):
         for name, result in found.items():
             assert result["equal"] and result["collectives"], (name, result)
             assert result["replayed"] > 0 and result["left"] == 0, (name, result)
@@ -271,9 +277,9 @@ def _every_exchange(rank: int) -> dict[str, tuple[bool, bool, int]]:
     return found
 
 
-def test_collectives_are_never_replayed(tmp_path: Path) -> None:
+def test_collectives_are_never_replayed(ranks: Ranks) -> None:
     """What they make or write is kept, and what autograd saved before counts as written."""
-    for found in on_two_ranks(_every_exchange, tmp_path):
+    for found in ranks.run(_every_exchange):
         for name, (equal, same_collectives, replayed) in found.items():
             assert equal and same_collectives and replayed > 0, name
 
@@ -316,8 +322,8 @@ def refused(rank: int) -> list[str]:
     return found
 
 
-def test_planning_where_others_would_wait_is_refused(tmp_path: Path) -> None:
-    for found in on_two_ranks(refused, tmp_path):
+def test_planning_where_others_would_wait_is_refused(ranks: Ranks) -> None:
+    for found in ranks.run(refused):
         assert len(found) == 4 and "DistributedDataParallel" in found[0] and "FSDP" in found[2]
         assert all(
             "2 processes" in text and "in one process, save the plan" in text for text in found

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from daily import nightly_but
 from trials_bench import BELIEVED_NS, TrueBench, believed, blocks, with_times
 from zoo import ZOO, untouched
 
@@ -69,7 +70,7 @@ def test_it_improves_on_its_seed_where_the_additive_model_misses(
     assert found.ok and found.replayed_ops > 0
 
 
-@pytest.mark.parametrize("name", ["gpt2", "resnet"])
+@pytest.mark.parametrize("name", nightly_but(["gpt2"], ["gpt2", "resnet"]))
 def test_it_is_never_worse_than_its_seed(name: str) -> None:
     pytest.importorskip(ZOO[name].library)
     model, inputs = ZOO[name].build()

@@ -76,6 +76,7 @@ def finished(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     return study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
 
 
+@pytest.mark.nightly
 def test_two_processes_finish_one_study_together(tmp_path: Path) -> None:
     trials = 10
     running = [start(tmp_path, f"{name}.json", trials, together=2) for name in ("a", "b")]
