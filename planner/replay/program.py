@@ -57,6 +57,8 @@ class Program:
         path: the records, each with whether a followed run does more for it than run it and
             enter its one result.
         exposed: slots of memory that arrays share, see `exposure`.
+        resumed: whether its beginning was followed, not recorded: what that made counts as written
+            by unknown code, so that what is read of it later stays in memory.
         copied: op numbers before which an outside value is copied since the op overwrites it,
             with the values to copy.
     """
@@ -75,6 +77,7 @@ class Program:
     copied: dict[int, tuple[Key, ...]]
     path: tuple[PathStep, ...]
     exposed: frozenset[int]
+    resumed: bool
 
     @property
     def drops(self) -> bool:
@@ -87,10 +90,12 @@ def compile_program(
     packs: Sequence[Pack],
     held: frozenset[Key],
     cuts: Sequence[tuple[int, int]],
+    resumed: bool = False,
 ) -> Program:
     """Return the program of a finished recording.
 
     Args:
+        resumed: see `Program`.
         held: values made inside that stay in memory and may serve as sources.
         cuts: (op number, depth) pairs, see `slice_segment`.
     """
@@ -119,6 +124,7 @@ def compile_program(
         copied,
         tuple(PathStep(r, _is_busy(r) or n in draws or n in copied) for n, r in enumerate(records)),
         frozenset(slot for r in records if r.func is EXPOSED for slot in r.touched),
+        resumed,
     )
 
 

@@ -27,6 +27,9 @@ difference is an error, since nobody reads `findings`."""
 LIMIT = 32
 """Recorded variants kept per segment."""
 
+MOST_ANEW = 2
+"""How often a segment is recorded from the start again, see `Recipe.record_anew`."""
+
 
 class Tables(NamedTuple):
     """What the C++ core follows a program by: its tables, or None and why there are none.
@@ -59,6 +62,9 @@ class Recipe:
         programs: recorded variants (shapes, modes, branches), the last used first.
         findings: differences that checks found.
         tables: what the C++ core made of `programs`.
+        record_anew: whether the next run is recorded from the start: a program that was recorded
+            from the middle of a run on (`Program.resumed`) fitted again right after.
+        times_anew: how often that was so.
         mode_left: whether a run left a dispatch mode inside the segment that was entered before it.
     """
 
@@ -73,6 +79,8 @@ class Recipe:
     programs: list[Program] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     tables: list[Tables] = field(default_factory=list)
+    record_anew: bool = False
+    times_anew: int = 0
     mode_left: bool = False
 
     @property
@@ -121,3 +129,7 @@ class Recipe:
         if not self.programs or self.programs[0] is not program:
             others = [p for p in self.programs if p is not program]
             self.programs[:] = [program, *others][:LIMIT]
+            self.record_anew = False
+        elif program.resumed and self.times_anew < MOST_ANEW:
+            self.record_anew = True
+            self.times_anew += 1

@@ -57,6 +57,7 @@ class Recorder:
         self._replayable: set[Key] = set()
         self._planned: set[Key] = set()  # values that the plan keeps
         self._lost: set[Key] = set()  # outside values that were overwritten and not copied
+        self._resumed = False
         address = run.recipe.address
         self._namer: Namer | None = None if address is None else address()
         if records or packs:
@@ -238,8 +239,9 @@ class Recorder:
         for record in self.records:
             self._catch_up(record)
         # While following, nothing compared the content of what was made.
-        made = (key for r in self.records if r.device.type == "cpu" for key in r.makes)
-        flow.blank.update(slot for slot, _ in made)
+        made = {slot for r in self.records if r.device.type == "cpu" for slot, _ in r.makes}
+        flow.blank.update(made)
+        self._resumed = bool(made)
         for slot, storage in flow.storages.items():
             flow.contents.seal(slot, storage)
 
@@ -277,4 +279,4 @@ class Recorder:
             for number, record in enumerate(self.records)
             if (depth := depths.get(record.address, 0))
         )
-        return compile_program(self.records, self.packs, frozenset(held), cuts)
+        return compile_program(self.records, self.packs, frozenset(held), cuts, self._resumed)

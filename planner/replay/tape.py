@@ -62,7 +62,7 @@ class Tape(TransparentMode, Interleaved):
         self._run.state.open_run = self
         self._follower: Follower | None = followed[1] if followed else None
         self._recorder: Recorder | None = None
-        if recipe.programs and followed is None:
+        if recipe.programs and followed is None and not recipe.record_anew:
             self._follower = Follower(self._run, recipe.programs[0])
         elif followed is None:
             self._recorder = Recorder(self._run)

@@ -122,6 +122,10 @@ def new_tape(recipe: Recipe) -> Tape | NativeTape:
     tables = _tables(recipe, recipe.programs[0])
     if tables.template is None or recipe.check != "none":
         return Tape(recipe)
+    if recipe.times_anew and recipe.address is not None:
+        return Tape(recipe)
+    if recipe.record_anew:
+        return NativeTape(recipe, None)
     if len(tables.handed_over) < PATIENCE:
         return NativeTape(recipe, tables)
     return NativeTape(recipe, None) if recipe.address is None else Tape(recipe)
