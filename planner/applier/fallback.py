@@ -54,7 +54,7 @@ class CheckpointEnterGate:
 class CheckpointExitGate:
     """Forward hook of a checkpointed unit, called on errors too."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """End the checkpointed call."""
         running = _thread.running
         if not torch.compiler.is_compiling() and running and running[-1][0] is module:

@@ -64,7 +64,7 @@ class FirstSteps:
             self._hook.remove()
         self._updates.remove()
 
-    def called(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def called(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The model's forward begins."""
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
@@ -116,12 +116,12 @@ class CallGate:
     def __init__(self, watcher: FirstSteps | None = None) -> None:
         self.watcher = watcher
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, object]) -> None:
         """Note the call."""
         if self.watcher is not None and not torch.compiler.is_compiling():
             self.watcher.called(module, args, kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CallGate:
+    def __deepcopy__(self, memo: dict[int, object]) -> CallGate:
         return CallGate()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -37,7 +37,7 @@ class Gate:
 class EnterGate(Gate):
     """Forward pre-hook of a unit at which a segment opens or closes."""
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __call__(self, module: nn.Module, args: object) -> None:
         """Note the entry."""
         if torch.compiler.is_compiling():
             traced(self.number, self.unit)
@@ -48,7 +48,7 @@ class EnterGate(Gate):
 class ExitGate(Gate):
     """Forward hook of a unit at which a segment opens or closes."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """Note the exit."""
         if not torch.compiler.is_compiling():
             self.runtime.left(self.unit)
@@ -57,7 +57,7 @@ class ExitGate(Gate):
 class RootEnterGate(Gate):
     """Forward pre-hook of the model: a forward begins."""
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __call__(self, module: nn.Module, args: object) -> None:
         """Note the begin."""
         if torch.compiler.is_compiling():
             traced(self.number, self.unit)
@@ -68,7 +68,7 @@ class RootEnterGate(Gate):
 class RootExitGate(Gate):
     """Forward hook of the model, called on errors too: a forward ends."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """Note the end."""
         if not torch.compiler.is_compiling():
             self.runtime.forward_ends()

@@ -37,7 +37,7 @@ class PartGate:
         self.runtime = runtime
         self.goes_on = goes_on
 
-    def __call__(self, module: nn.Module, *call: Any) -> None:
+    def __call__(self, module: nn.Module, *call: object) -> None:
         """Note the edge."""
         if not torch.compiler.is_compiling():
             self.runtime.part(self.goes_on)
