@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces its starts and stops
 
 import torch
 from torch import nn
@@ -127,31 +124,6 @@ def build(name: str, size: Size) -> tuple[nn.Module, Inputs, str]:
 def _tokens(size: Size) -> Inputs:
     ids = torch.randint(0, size.vocabulary, (size.batch, size.length))
     return {"input_ids": ids, "labels": ids}
-
-
-def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the storages behind some tensors, each storage counted once."""
-    storages = (tensor.untyped_storage() for tensor in tensors)
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-def profiled_peak(step: Callable[[], object], live_bytes: int) -> int:
-    """Return the most bytes that torch's CPU allocator has handed out during a step.
-
-    Args:
-        step: what runs.
-        live_bytes: live when it begins: parameters, buffers, inputs.
-    """
-    gc.collect()
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
-        step()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    live = peak = live_bytes
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
 
 
 def timed_s(run: Callable[[], object]) -> float:

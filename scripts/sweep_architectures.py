@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 from architectures import ARCHITECTURES, Inputs
-from bench_common import bytes_of, facts, profiled_peak, update_results
+from bench_common import facts, update_results
+from profiled_peak import bytes_of, profiled_peak
 from torch import nn
 from tqdm import tqdm
 

@@ -28,13 +28,8 @@ def small_device(model: nn.Module, inputs, share: float) -> int:
     return size
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: gpt2(layers=2, batch=32),
-        pytest.param(lambda: mixed_net(batch=200), marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("make", [lambda: gpt2(layers=2, batch=32), lambda: mixed_net(batch=200)])
 def test_planned_verified_and_trained_where_the_plain_step_runs_out(make) -> None:
     model, inputs = make()
     size = small_device(model, inputs, 0.6)

@@ -24,7 +24,7 @@ SIM = torch.device("sim")
 EXPANDABLE = "expandable_segments:True"
 
 
-@pytest.fixture(params=["", EXPANDABLE])
+@pytest.fixture(params=nightly_but([""], ["", EXPANDABLE]))
 def settings(request: pytest.FixtureRequest) -> Iterator[str]:
     """The allocator's settings, default ones or others."""
     torch._C._accelerator_setAllocatorSettings(request.param)

@@ -268,6 +268,7 @@ for search in (planner.Capped(), "auto"):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+@pytest.mark.nightly
 def test_a_step_that_does_not_fit_is_planned_and_trained_under_a_cap() -> None:
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT],
