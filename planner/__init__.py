@@ -18,6 +18,7 @@ from planner.documents.document import register_cell
 if TYPE_CHECKING:
     from planner.api import apply as apply
     from planner.api import best_batch as best_batch
+    from planner.api import check as check
     from planner.api import plan as plan
     from planner.api import profile as profile
     from planner.api import verify as verify
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from planner.isolation.child_process import isolated as isolated
     from planner.planning.batch.choice import BatchChoice as BatchChoice
     from planner.replay.custom_ops import register_replayable as register_replayable
+    from planner.reviews import diff as diff
+    from planner.reviews import explain as explain
+    from planner.reviews import report as report
+    from planner.reviews import trace as trace
     from planner.search.measured.options import Measured as Measured
     from planner.search.method import Capped as Capped
     from planner.sweeps import sweep as sweep
@@ -71,23 +76,29 @@ __all__ = [
     "Verification",
     "apply",
     "best_batch",
+    "check",
+    "diff",
+    "explain",
     "isolated",
     "load",
     "plan",
     "profile",
     "register_replayable",
+    "report",
     "sweep",
+    "trace",
     "verify",
 ]
 
 _HOMES = {
-    "planner.api": ("apply", "best_batch", "plan", "profile", "verify"),
+    "planner.api": ("apply", "best_batch", "check", "plan", "profile", "verify"),
     "planner.documents": ("Plan", "Profile", "load"),
     "planner.planning.batch.choice": ("BatchChoice",),
     "planner.documents.frontier": ("Frontier",),
     "planner.estimate.device": ("Device",),
     "planner.isolation.child_process": ("isolated",),
     "planner.replay.custom_ops": ("register_replayable",),
+    "planner.reviews": ("diff", "explain", "report", "trace"),
     "planner.search.measured.options": ("Measured",),
     "planner.search.method": ("Capped",),
     "planner.sweeps": ("sweep",),
@@ -95,9 +106,9 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-register_cell("Plan", "planner.report.notebook", "plan_cell")
-register_cell("Profile", "planner.report.notebook", "profile_cell")
-register_cell("Frontier", "planner.report.notebook", "frontier_cell")
+register_cell("Plan", "planner.reports.notebook", "plan_cell")
+register_cell("Profile", "planner.reports.notebook", "profile_cell")
+register_cell("Frontier", "planner.reports.notebook", "frontier_cell")
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,7 @@
-"""The verbs: `profile`, `plan`, `apply`, `verify`, `best_batch`, `load` (and `planner.sweeps`)."""
+"""The verbs: `profile`, `plan`, `apply`, `check`, `verify`, `best_batch`, `load`.
+
+Those that need no torch are in `planner.sweeps` and `planner.reviews`.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,11 @@ from planner.search.measured.options import Measured, check_can_run
 from planner.search.method import Capped, Method, check_method
 from planner.training_step.checks import check_alone, check_model
 from planner.training_step.fingerprint import unit_prints
+from planner.training_step.situation import check_situation
 from planner.training_step.step import Step, make_step
 from planner.verifier import Verification, verify_plan
 
-__all__ = ["apply", "best_batch", "load", "plan", "profile", "verify"]
+__all__ = ["apply", "best_batch", "check", "load", "plan", "profile", "verify"]
 
 Loss = Callable[[Any], Any]
 StepFunction = Callable[[nn.Module], Any]
@@ -117,9 +121,9 @@ def plan(
             best plan's neighbours, and returns the fastest; `Capped()` runs nothing that needs more
             memory than the budget, the plain step included, and compares replays with checksums of
             their originals. The last is also done where the plain step runs out of memory.
-        save: patterns of units whose saved tensors always stay.
-        recompute: patterns of units whose saved tensors are always recomputed.
-        never: ops that are never replayed, as "lib::op"; their results stay in memory.
+        save: a pattern, or several, of units whose saved tensors always stay.
+        recompute: of units whose saved tensors are always recomputed.
+        never: an op, or several, that is never replayed, as "lib::op"; its results stay in memory.
         base: an earlier plan, or the path of one, whose pins and notes are kept.
 
     Raises:
@@ -136,7 +140,7 @@ def plan(
     check_method(_method(search))
     budget = parse_budget(budget_mb)
     before = Plan.load(base) if base is not None and not isinstance(base, Plan) else base
-    pins = _pins(before, save, recompute, never)
+    pins = _pins(before, Pins.of(save, recompute, never))
     check_model(model)
     other = _other_device(device, model)
     has_step = inputs is not None or step is not None
@@ -161,6 +165,22 @@ def plan(
         chosen = _run(made, budget, search, pins, found)
     notes = (*before.notes, *chosen.notes) if before is not None else chosen.notes
     return replace(chosen, units=unit_prints(model), notes=tuple(dict.fromkeys(notes)))
+
+
+def check(model: nn.Module, plan: Plan | str | PathLike[str], *, inputs: object = None) -> None:
+    """Raise where a plan does not fit a model, its mode or its inputs; nothing is run.
+
+    Args:
+        model: the model, in the mode in which it is trained.
+        plan: a `Plan` or the path of one.
+        inputs: as for `profile`; without them only the model and its mode are compared.
+
+    Raises:
+        StalePlanError: the plan was made for another model, mode or inputs; names what changed.
+    """
+    chosen = plan if isinstance(plan, Plan) else Plan.load(plan)
+    apply(model, chosen).remove()
+    check_situation(chosen, model, inputs)
 
 
 def verify(
@@ -239,15 +259,13 @@ def _other_device(device: str | Device | None, model: nn.Module) -> Device | Non
     return Device(device) if isinstance(device, str) else device
 
 
-def _pins(
-    before: Plan | None, save: Sequence[str], recompute: Sequence[str], never: Sequence[str]
-) -> Pins:
+def _pins(before: Plan | None, new: Pins) -> Pins:
     """The user's pins, added to those of an earlier plan; a newer one wins over its opposite."""
     old = before.pins if before is not None else Pins()
-    kept = (p for p in old.save if p not in recompute)
-    given_up = (p for p in old.recompute if p not in save)
+    kept = (p for p in old.save if p not in new.recompute)
+    given_up = (p for p in old.recompute if p not in new.save)
     return Pins(
-        save=tuple(dict.fromkeys((*kept, *save))),
-        recompute=tuple(dict.fromkeys((*given_up, *recompute))),
-        never=tuple(dict.fromkeys((*old.never, *never))),
+        save=tuple(dict.fromkeys((*kept, *new.save))),
+        recompute=tuple(dict.fromkeys((*given_up, *new.recompute))),
+        never=tuple(dict.fromkeys((*old.never, *new.never))),
     )

@@ -49,7 +49,7 @@ def sweep(
             `planner.profile`.
     """
     profile = _profile(model_or_profile, inputs, loss_fn, step, optimizer)
-    pins = Pins(tuple(save), tuple(recompute))
+    pins = Pins.of(save, recompute)
     return sweep_profile(profile, budgets, pins=pins, baselines=baselines)
 
 

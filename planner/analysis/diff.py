@@ -100,6 +100,11 @@ class PlanDiff:
         """Whether the two plans are equal in every field."""
         return self.before == self.after
 
+    def __str__(self) -> str:
+        from planner.analysis.diff_text import diff_text
+
+        return diff_text(self)
+
 
 def compare(before: Plan, after: Plan) -> PlanDiff:
     """Return how `after` differs from `before`."""

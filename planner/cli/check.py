@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from planner.cli.arguments import add_command, add_model
 from planner.cli.console import Console
-from planner.cli.stored_step import check_step
 from planner.cli.target import load_target
 
 if TYPE_CHECKING:
@@ -25,13 +24,12 @@ def add_parser(subcommands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Apply the plan, which raises StalePlanError if it does not fit, and remove it."""
+    """Check the plan; StalePlanError says what does not fit."""
     import planner
 
     plan = planner.Plan.load(args.plan)
     target = load_target(args.model)
-    planner.apply(target.model, plan).remove()
-    check_step(plan, target)
+    planner.check(target.model, plan, inputs=target.inputs)
     answer = {"ok": True, "model_class": plan.model_class, "segments": len(plan.segments)}
     console.result(
         f"{args.plan} fits {args.model}: {plan.model_class}, {len(plan.segments)} segments",

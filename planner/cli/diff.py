@@ -26,11 +26,9 @@ def add_parser(subcommands: Subcommands) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the difference; 0 when the plans are the same."""
     import planner
-    from planner.analysis.diff import compare
-    from planner.analysis.diff_text import diff_text
 
-    diff = compare(planner.Plan.load(args.before), planner.Plan.load(args.after))
-    console.result(diff_text(diff), lambda: json.dumps(facts(diff), indent=2))
+    diff = planner.diff(args.before, args.after)
+    console.result(str(diff), lambda: json.dumps(facts(diff), indent=2))
     return 0 if diff.same else 1
 
 

@@ -30,10 +30,7 @@ def add_parser(subcommands: Subcommands) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print what the plan does in the unit."""
     import planner
-    from planner.analysis.explain import explain
-    from planner.analysis.stored_plan import graph_for
 
-    plan, profile = planner.Plan.load(args.plan), planner.Profile.load(args.profile)
-    found = explain(graph_for(plan, profile), plan, args.unit)
+    found = planner.explain(args.plan, args.unit, profile=args.profile)
     console.result(str(found), lambda: json.dumps(found.to_dict(), indent=2))
     return 0

@@ -12,9 +12,11 @@ from planner.cli.estimating import add_estimate, autocasting, estimate_arguments
 from planner.cli.plotting import add_plot, draw_plan
 from planner.cli.target import load_target
 from planner.cli.trials import add_trials, search_of, trial_bar
+from planner.errors import InvalidBudgetError
+from planner.units import format_bytes
 
 if TYPE_CHECKING:
-    from planner import Plan
+    from planner import Plan, Profile
     from planner.cli.arguments import Subcommands
 
 
@@ -28,7 +30,8 @@ def add_parser(subcommands: Subcommands) -> None:
         "--budget",
         required=True,
         metavar="SIZE",
-        help="the highest peak allowed: 300MB, 286MiB, 2GB, or 80%% of the plain step's peak",
+        help="the highest peak allowed: 300MB, 286MiB, 2GB, 80%% of the plain step's peak, or knee:"
+        " the budget below which each MiB less costs much more than above",
     )
     parser.add_argument(
         "--search", default="auto", metavar="NAME", help="auto, dp, milp or optuna (auto)"
@@ -69,9 +72,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
         profile = None if args.profile is None else planner.Profile.load(args.profile)
         stage("profiling and searching")
         with autocasting(args, target.model), trial_bar(args, console) as trying:
+            budget = args.budget
+            if budget == "knee":
+                profile = profile or planner.profile(
+                    target.model, **target.step_arguments(), **estimate_arguments(args)
+                )
+                budget = _knee(profile, args)
             plan = planner.plan(
                 target.model,
-                budget_mb=args.budget,
+                budget_mb=budget,
                 profile=profile,
                 search=search_of(args, trying),
                 save=tuple(args.save),
@@ -89,6 +98,22 @@ def run(args: argparse.Namespace, console: Console) -> int:
         save(plan, args.output, args.force, console)
     console.result(str(plan), plan.to_json)
     return 0
+
+
+def _knee(profile: Profile, args: argparse.Namespace) -> str:
+    """Return the budget at which the frontier bends most."""
+    import planner
+
+    found = planner.sweep(profile, save=args.save, recompute=args.recompute, baselines=False)
+    if found.knee is None:
+        raise InvalidBudgetError(
+            "the frontier of this step has no knee",
+            f"{len(found.points)} budgets from {format_bytes(found.floor_bytes)} to"
+            f" {format_bytes(found.plain_peak_bytes)} cost about the same for each MiB",
+            "memory and time trade evenly here",
+            "choose a budget from planner sweep MODEL",
+        )
+    return f"{found.knee.peak_bytes}B"
 
 
 def _earlier(path: Path | None) -> Plan | None:

@@ -24,7 +24,7 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
 
 def draw(frontier: Frontier, path: Path, console: Console, plan: Plan | None = None) -> None:
     """Draw a frontier and say so."""
-    from planner.report.plot import plot_frontier
+    from planner.reports.plot import plot_frontier
 
     path.parent.mkdir(parents=True, exist_ok=True)
     plot_frontier(frontier, path, plan)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from planner.cli.arguments import add_command, add_output, check_output
 from planner.cli.console import Console
+from planner.errors import InvalidInputsError
 
 if TYPE_CHECKING:
-    from planner import Plan, Profile
     from planner.cli.arguments import Subcommands
 
 
@@ -26,37 +26,34 @@ def add_parser(subcommands: Subcommands) -> None:
         type=Path,
         help="the profile it was made from: adds the memory timeline, the frontier and reasons",
     )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="also write the memory of the step, op by op, for Perfetto; needs --profile",
+    )
     add_output(parser, "the page (default: PLAN with .html)")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Write the page."""
+    """Write the page, and the trace where one is asked for."""
     import planner
-    from planner.documents.files import write_document
 
     path: Path = args.output or args.plan.with_suffix(".html")
     check_output(path, args.force)
-    plan = planner.Plan.load(args.plan)
-    profile = None if args.profile is None else planner.Profile.load(args.profile)
-    page = render(plan, profile)
+    check_output(args.trace, args.force)
+    if args.trace is not None and args.profile is None:
+        raise InvalidInputsError(
+            "a trace needs the profile of the step",
+            f"--trace {args.trace}, and no --profile",
+            "a plan holds its figures, not the step op by op",
+            "add --profile FILE, as written by planner profile -o FILE",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_document(path, page, force=args.force)
+    page = planner.report(args.plan, path, profile=args.profile, force=args.force)
     facts = {"report": str(path), "bytes": len(page.encode())}
+    if args.trace is not None:
+        planner.trace(args.plan, args.trace, profile=args.profile)
+        console.note(f"wrote {args.trace}: open it in https://ui.perfetto.dev")
     console.result(f"wrote {path} ({facts['bytes']:,} bytes)", lambda: json.dumps(facts, indent=2))
     return 0
-
-
-def render(plan: Plan, profile: Profile | None) -> str:
-    """Return the page of a plan, richer where its profile is given."""
-    from planner.report.html import report_html
-
-    if profile is None:
-        return report_html(plan)
-    from planner.analysis.stored_plan import found_exclusions, graph_for, keep_reasons, timeline
-    from planner.analysis.sweep import sweep_profile
-
-    graph = graph_for(plan, profile)
-    frontier = sweep_profile(
-        profile, pins=plan.pins, exclusions=found_exclusions(plan, profile), graph=graph
-    )
-    return report_html(plan, timeline(graph, plan), frontier, keep_reasons(graph, plan))

@@ -6,28 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import InvalidInputsError, StalePlanError
+from planner.errors import InvalidInputsError
 
 if TYPE_CHECKING:
     from planner import Plan
     from planner.cli.target import Target
-
-
-def check_step(plan: Plan, target: Target) -> None:
-    """Raise unless the target is in the mode and has the inputs that the plan was made for.
-
-    Raises:
-        StalePlanError: it has not.
-    """
-    found = list(_differences(plan, target))
-    if found:
-        changed = ", ".join(what for what, _, _ in found)
-        raise StalePlanError(
-            f"the plan was made for another step: {changed} changed",
-            "; ".join(f"{before} in the plan, {now} now" for _, before, now in found),
-            "the model is built in another mode, or with another batch or sequence length",
-            "make the plan again: planner plan MODEL --budget ... -o PLAN",
-        )
 
 
 @contextmanager
@@ -52,26 +35,15 @@ def as_planned(plan: Plan, target: Target) -> Iterator[dict[str, Any]]:
         yield {**target.step_arguments(), "optimizer": optimizer}
 
 
-def _differences(plan: Plan, target: Target) -> Iterator[tuple[str, str, str]]:
-    from planner.training_step.call import call_source
-    from planner.training_step.situation import mode_of, shown
-
-    mode = mode_of(target.model)
-    if plan.status != "manual" and mode != plan.step.mode:
-        yield "mode", f"{plan.step.mode} mode", f"{mode} mode"
-    if target.inputs is None or not plan.step.inputs:
-        return
-    inputs = call_source(target.inputs).peek().specs()
-    if inputs != plan.step.inputs:
-        yield "inputs", shown(plan.step.inputs), shown(inputs)
-
-
 def _check_can_be_made(plan: Plan, target: Target) -> None:
+    from planner.training_step.situation import differences
+
     step = plan.step
     own = f"{step.root_calls} calls of the model" if step.root_calls != 1 else ""
     added = "gradients that it adds to" if step.gradient_bytes else ""
     sharded = f"a step of one of {step.shards} ranks" if step.shards != 1 else ""
-    others = [f"{before} (here {now})" for _, before, now in _differences(plan, target)]
+    changed = differences(plan, target.model, target.inputs)
+    others = [f"{before} (here {now})" for _, before, now in changed]
     missing = [text for text in (own, added, sharded, *others) if text]
     if missing:
         raise InvalidInputsError(

@@ -6,7 +6,7 @@ is ``unit/op/ordinal`` (``transformer.h.0.mlp.act/mul.Tensor/2``); the root unit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
@@ -98,6 +98,12 @@ class Pins:
     save: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
     never: tuple[str, ...] = added(())
+
+    @classmethod
+    def of(cls, save: Sequence[str], recompute: Sequence[str], never: Sequence[str] = ()) -> Pins:
+        """Return pins as users give them: several texts, or a single one."""
+        one_or_more = (save, recompute, never)
+        return cls(*((given,) if isinstance(given, str) else tuple(given) for given in one_or_more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,17 @@ Asked by the first steps under a plan and by `planner check`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from planner.documents.plan import Plan
 from planner.documents.step import Mode, StepInfo, TensorSpec
+from planner.errors import StalePlanError
+from planner.training_step.call import call_source
 from planner.units import format_bytes
 
 
@@ -119,3 +123,40 @@ def _fits(spec: TensorSpec, planned: TensorSpec | None) -> bool:
         and len(spec.shape) == len(planned.shape)
         and all(size <= most for size, most in zip(spec.shape, planned.shape, strict=True))
     )
+
+
+def differences(plan: Plan, model: nn.Module, inputs: object) -> Iterator[tuple[str, str, str]]:
+    """Yield in which points a model and its inputs are not those that a plan was made for.
+
+    Args:
+        inputs: as for `planner.profile`; None where they are not known.
+
+    Yields:
+        the point, what the plan has, and what is now.
+    """
+    mode = mode_of(model)
+    if plan.status != "manual" and mode != plan.step.mode:
+        yield "mode", f"{plan.step.mode} mode", f"{mode} mode"
+    if inputs is None or not plan.step.inputs:
+        return
+    found = call_source(inputs).peek().specs()
+    if found != plan.step.inputs:
+        yield "inputs", shown(plan.step.inputs), shown(found)
+
+
+def check_situation(plan: Plan, model: nn.Module, inputs: object) -> None:
+    """Raise unless a model is in the mode and has the inputs that a plan was made for.
+
+    Raises:
+        StalePlanError: it has not.
+    """
+    found = list(differences(plan, model, inputs))
+    if found:
+        changed = ", ".join(what for what, _, _ in found)
+        raise StalePlanError(
+            f"the plan was made for another step: {changed} changed",
+            "; ".join(f"{before} in the plan, {now} now" for _, before, now in found),
+            "the model is built in another mode, or with another batch or sequence length",
+            "make the plan again: planner plan MODEL --budget ... -o PLAN, or planner.plan(model,"
+            " budget_mb=..., inputs=...)",
+        )

@@ -103,6 +103,15 @@ def test_an_existing_file_stays_unless_forced(
     assert plan_file.read_bytes() != before
 
 
+def test_the_knee_of_the_frontier_is_a_budget(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["plan", f"{net}:with_loss", "--budget", "knee", "--save", "0", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    if code == 0:
+        assert answer["measured_peak_bytes"] <= answer["budget_bytes"] < answer["plain_peak_bytes"]
+    else:
+        assert code == 2 and "no knee" in answer["error"]["what"]
+
+
 def test_an_infeasible_budget_is_a_no_with_the_smallest_peak(
     net: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

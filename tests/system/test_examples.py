@@ -18,8 +18,8 @@ import planner
 from planner.analysis.explain import explain
 from planner.analysis.stored_plan import replayed_spans
 from planner.cli import main
-from planner.cli.report import render
 from planner.graph import Graph, simulate
+from planner.reviews import report
 
 ROOT = Path(planner.__file__).parent.parent
 FOLDER, SCRIPT = ROOT / "profiles", ROOT / "scripts" / "make_examples.py"
@@ -88,7 +88,7 @@ def test_the_search_still_finds_a_plan_that_is_no_dearer(name: str) -> None:
 @FEW
 def test_every_example_can_be_reported_and_explained(name: str) -> None:
     profile, plan = documents(name)
-    page = render(plan, profile)
+    page = report(plan, profile=profile)
     HTMLParser().feed(page)
     assert page.count("<svg") == 3 and len(page.encode()) < 1_000_000
     graph = Graph.of(profile)

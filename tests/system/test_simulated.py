@@ -30,7 +30,10 @@ ELSEWHERE = {
 """Tests that hold on any device, but for what the simulated one cannot do: be seen by NumPy, fused
 recurrent cells, sparse layouts, collectives. Situations count budgets as the CPU does."""
 
-pytestmark = pytest.mark.skipif(not COMPILES, reason="needs a C++ compiler and ninja")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(not COMPILES, reason="needs a C++ compiler and ninja"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +64,6 @@ def test_on_a_simulated_device(name: str, folder: Path) -> None:
     run(folder, "-o", "python_files=check_*.py", str(HERE / "simulated" / name))
 
 
-@pytest.mark.nightly
-def test_long_checks_on_a_simulated_device(folder: Path) -> None:
-    run(folder, "-m", "nightly", "-o", "python_files=check_*.py", str(HERE / "simulated"))
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_holds_on_any_device(name: str, folder: Path) -> None:
     run(

@@ -21,7 +21,7 @@ ORDER = (
     "documents",
     "replay",
     "graph",
-    "report",
+    "reports",
     "training_step",
     "isolation",
     "memory",
@@ -35,12 +35,23 @@ ORDER = (
     "analysis",
     "api",
     "sweeps",
+    "reviews",
     "integrations",
     "cli",
 )
 """Rooms and single modules, each of which may import those before it and nothing else."""
 
-PURE = ("errors", "units", "budget", "documents", "graph", "report", "search", "analysis")
+PURE = (
+    "errors",
+    "units",
+    "budget",
+    "documents",
+    "graph",
+    "reports",
+    "search",
+    "analysis",
+    "reviews",
+)
 """Rooms that never import torch, directly or through others."""
 
 

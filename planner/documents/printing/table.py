@@ -44,8 +44,12 @@ def _plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("smallest peak", "" if plan.floor_bytes is None else format_bytes(plan.floor_bytes)),
         ("overhead", f"{format_percent(plan.predicted_overhead_ratio)} of the plain step"),
-        ("proven gap", "" if plan.gap is None else format_percent(plan.gap)),
+        ("still to save", "" if plan.gap is None else _still_to_save(plan.gap)),
     ]
+
+
+def _still_to_save(gap: float) -> str:
+    return f"at most {format_percent(gap)} of the overhead" if gap else "nothing, which is proven"
 
 
 def against_budget(peak_bytes: int, budget_bytes: int) -> str:

@@ -28,7 +28,6 @@ def small_device(model: nn.Module, inputs, share: float) -> int:
     return size
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("make", [lambda: gpt2(layers=2, batch=32), lambda: mixed_net(batch=200)])
 def test_planned_verified_and_trained_where_the_plain_step_runs_out(make) -> None:
     model, inputs = make()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from daily import nightly_but
 from torch import nn
 
 import planner
@@ -24,7 +23,7 @@ SIM = torch.device("sim")
 EXPANDABLE = "expandable_segments:True"
 
 
-@pytest.fixture(params=nightly_but([""], ["", EXPANDABLE]))
+@pytest.fixture(params=["", EXPANDABLE])
 def settings(request: pytest.FixtureRequest) -> Iterator[str]:
     """The allocator's settings, default ones or others."""
     torch._C._accelerator_setAllocatorSettings(request.param)
@@ -95,7 +94,7 @@ def assert_kept(model: nn.Module, budget: str, **step: Any) -> planner.Plan:
     return plan
 
 
-@pytest.mark.parametrize("budget", nightly_but(["50%"], ["85%", "50%"]))
+@pytest.mark.parametrize("budget", ["85%", "50%"])
 @pytest.mark.parametrize("make", [gpt2, mixed_net])
 def test_a_plan_trains_the_same_within_its_budget(make, budget: str) -> None:
     model, inputs = make()

@@ -17,8 +17,8 @@ from planner.graph import Graph, simulate
 from planner.graph.live_bytes import KINDS, Line, Timeline
 from planner.graph.timeline import memory_line
 from planner.planning.offline import from_profile
-from planner.report.svg import SIDE, scaled, slim
-from planner.report.timeline import COLUMNS, columns_of, timeline_charts, timeline_text
+from planner.reports.svg import SIDE, scaled, slim
+from planner.reports.timeline import COLUMNS, columns_of, timeline_charts, timeline_text
 from planner.search import floor
 
 SIZE, WIDE = 1 << 16, 1 << 18

@@ -25,7 +25,7 @@ def test_a_plan_in_full() -> None:
         "  measured peak   291.0 MiB (9.0 MiB below the budget)",
         "  smallest peak   200.0 MiB",
         "  overhead        12.5% of the plain step",
-        "  proven gap      0.0%",
+        "  still to save   nothing, which is proven",
         "",
         "  segment                                     "
         "    saved     kept  given up  replayed ops  recompute",

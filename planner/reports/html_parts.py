@@ -31,7 +31,10 @@ def cards(plan: Plan) -> str:
     if plan.floor_bytes is not None:
         found.append(_bytes_card("smallest peak", "floor_bytes", plan.floor_bytes))
     if plan.gap is not None:
-        found.append(_card("proven gap", "gap", plan.gap, format_percent(plan.gap), plan.status))
+        most = f"at most {format_percent(plan.gap)}" if plan.gap else "nothing"
+        found.append(
+            _card("could still be saved", "gap", plan.gap, most, "of the overhead; proven")
+        )
     return f'<dl class="cards">{"".join(found)}</dl>'
 
 

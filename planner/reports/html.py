@@ -15,11 +15,11 @@ from planner.documents.printing.frontier import HAND_HEAD, hand_rows, knee_sente
 from planner.documents.printing.rows import Row, rows_of, totals
 from planner.graph.fate import Kept
 from planner.graph.live_bytes import Timeline
-from planner.report.frontier_chart import frontier_chart
-from planner.report.html_parts import cards, items, table
-from planner.report.style import STYLE
-from planner.report.svg import chart_html
-from planner.report.timeline import timeline_charts
+from planner.reports.frontier_chart import frontier_chart
+from planner.reports.html_parts import cards, items, table
+from planner.reports.style import STYLE
+from planner.reports.svg import chart_html
+from planner.reports.timeline import timeline_charts
 from planner.units import format_bytes, format_ns, format_percent
 
 MOST_KEPT = 40

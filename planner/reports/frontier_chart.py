@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from planner.documents.frontier import Baseline, Frontier
 from planner.documents.plan import Plan
 from planner.documents.printing.frontier import knee_sentence, top_ratio
-from planner.report.svg import SIDE, Chart, Label, Point, dot, path, scaled, upright
+from planner.reports.svg import SIDE, Chart, Label, Point, dot, path, scaled, upright
 from planner.units import format_bytes, format_percent
 
 KINDS = ("plain", "every block", "best k of n", "uniform segments", "sqrt")

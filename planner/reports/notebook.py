@@ -7,9 +7,9 @@ from html import escape
 from planner.documents.frontier import Frontier
 from planner.documents.plan import Plan
 from planner.documents.profile import Profile
-from planner.report.html import frontier_section, lead, segments_html
-from planner.report.html_parts import cards
-from planner.report.style import STYLE
+from planner.reports.html import frontier_section, lead, segments_html
+from planner.reports.html_parts import cards
+from planner.reports.style import STYLE
 
 
 def plan_cell(plan: Plan) -> str:

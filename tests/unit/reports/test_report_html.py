@@ -20,14 +20,14 @@ from planner.analysis.sweep import sweep_profile
 from planner.cli import main
 from planner.cli.console import Console
 from planner.cli.plotting import draw_plan
-from planner.cli.report import render
 from planner.documents import Boundary, Exclusion, Pins, Plan, Segment
 from planner.graph import Graph
 from planner.planning.offline import from_profile
-from planner.report.frontier_chart import frontier_chart
-from planner.report.html import report_html
-from planner.report.style import STYLE
-from planner.report.svg import Chart, chart_html
+from planner.reports.frontier_chart import frontier_chart
+from planner.reports.html import report_html
+from planner.reports.style import STYLE
+from planner.reports.svg import Chart, chart_html
+from planner.reviews import report
 from planner.search import floor
 
 PROFILE = residual_chain(6, 1 << 16, 1 << 18)
@@ -87,9 +87,9 @@ def figures_of(plan: Plan) -> dict[str, str]:
 
 
 PAGES = {
-    "full": (MIDDLE, render(MIDDLE, PROFILE)),
-    "no profile": (PLAN, render(PLAN, None)),
-    "empty": (EMPTY_PLAN, render(EMPTY_PLAN, None)),
+    "full": (MIDDLE, report(MIDDLE, profile=PROFILE)),
+    "no profile": (PLAN, report(PLAN, profile=None)),
+    "empty": (EMPTY_PLAN, report(EMPTY_PLAN, profile=None)),
 }
 EACH = pytest.mark.parametrize(("plan", "page"), PAGES.values(), ids=PAGES)
 
@@ -185,7 +185,7 @@ def luminance(colour: str) -> float:
 def test_what_a_plan_leaves_out_is_left_out_of_its_frontier_too() -> None:
     unit = PROFILE.units[1].name
     plan = replace(MIDDLE, exclusions=(Exclusion(unit, "its replay differs"),))
-    page = render(plan, PROFILE)
+    page = report(plan, profile=PROFILE)
     assert "its replay differs" in Page(page).text
     without = sweep_profile(PROFILE, exclusions=plan.exclusions, baselines=False)
     assert without.floor_bytes >= sweep_profile(PROFILE, baselines=False).floor_bytes
@@ -194,7 +194,7 @@ def test_what_a_plan_leaves_out_is_left_out_of_its_frontier_too() -> None:
 def test_a_checkpointed_unit_stands_in_the_report_without_reasons() -> None:
     ends = Boundary(PROFILE.units[1].name, 0, "enter"), Boundary(PROFILE.units[1].name, 0, "exit")
     plan = replace(MIDDLE, segments=(Segment(*ends, runtime="checkpoint"),))
-    page = Page(render(plan, PROFILE))
+    page = Page(report(plan, profile=PROFILE))
     assert "by checkpoint" in page.text
 
 
@@ -239,6 +239,14 @@ def test_the_command_writes_the_page_and_nothing_twice(
     assert main(["report", plan, "-o", "out/report.html"]) == 2
     assert Path("out/report.html").read_text() == page
     assert main(["report", plan]) == 0 and Path("plan.html").is_file()
+
+
+def test_the_command_writes_a_trace_where_a_profile_is_given(files: tuple[str, str]) -> None:
+    plan, profile = files
+    assert main(["report", plan, "--trace", "trace.json"]) == 2
+    assert not Path("plan.html").exists()
+    assert main(["report", plan, "--profile", profile, "--trace", "trace.json"]) == 0
+    assert Path("trace.json").read_text().startswith('{"traceEvents": [')
 
 
 def test_a_profile_of_another_model_is_refused(files: tuple[str, str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from planner.documents.printing.grid import grid, printable
 from planner.graph.live_bytes import KINDS, Line, Timeline
-from planner.report.svg import SIDE, Chart, Label, dot, path, rule, scaled, upright
+from planner.reports.svg import SIDE, Chart, Label, dot, path, rule, scaled, upright
 from planner.units import format_bytes
 
 COLUMNS = 400
