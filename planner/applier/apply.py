@@ -19,6 +19,7 @@ from planner.applier.first_steps import FirstSteps
 from planner.applier.gates import install
 from planner.applier.manual import manual_plan
 from planner.applier.runtime import Runtime
+from planner.applier.status import Status
 from planner.documents import Exclusion, Plan
 from planner.replay.native.build import engine
 
@@ -31,6 +32,20 @@ class Removable:
     def remove(self) -> None:
         """Take it off."""
         raise NotImplementedError
+
+    @property
+    def status(self) -> Status:
+        """What becomes of the model's steps just now."""
+        raise NotImplementedError
+
+    @property
+    def replayed_ops(self) -> int:
+        """Ops replayed so far, over all steps."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        replayed, name = f"{self.replayed_ops:,} ops replayed", engine().name
+        return f"<planner: {self.status}; {replayed}; engine: {name}>"
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +73,7 @@ class Handle(Removable):
         self._runtime = runtime
         self._hooks = hooks  # grows when a sharded unit is met later
         self._first_steps = first_steps
+        self._removed = False
 
     @property
     def left_out(self) -> tuple[Exclusion, ...]:
@@ -70,6 +86,14 @@ class Handle(Removable):
         return engine().name
 
     @property
+    @override
+    def status(self) -> Status:
+        if self._removed:
+            return Status("removed")
+        return status_of(self.plan, self.left_out)
+
+    @property
+    @override
     def replayed_ops(self) -> int:
         """Ops replayed so far, over all steps."""
         return self._runtime.replayed.ops
@@ -80,7 +104,18 @@ class Handle(Removable):
         for hook in self._hooks:
             hook.remove()
         self._hooks = ()
+        self._removed = True
         self._first_steps.remove()
+
+
+def status_of(plan: Plan, left_out: Sequence[Exclusion]) -> Status:
+    """Return the status of a model under a plan."""
+    if not plan.segments:
+        return Status("planned", "nothing is recomputed")
+    count = len(plan.segments)
+    parts = [f"{count} segment{'s' * (count != 1)}"]
+    parts += [f"{unit.unit} is left alone, since it {unit.reason}" for unit in left_out]
+    return Status("planned", "; ".join(parts))
 
 
 def apply(model: nn.Module, plan: Plan | str | PathLike[str], strict: bool = False) -> Handle:

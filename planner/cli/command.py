@@ -13,9 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from typing_extensions import override
-
-import planner
 from planner.cli import (
     batch,
     calibrate,
@@ -31,6 +28,7 @@ from planner.cli import (
     sweep,
     verify,
 )
+from planner.cli.about import about
 from planner.cli.console import Console
 
 COMMANDS = (
@@ -52,7 +50,11 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's own) and return the exit code."""
     parser = build_parser()
+    _offer_completions(parser)
     args = parser.parse_args(argv)
+    if args.version:
+        print(about(args.as_json))
+        return 0
     if not hasattr(args, "run"):  # no subcommand
         parser.print_help()
         return failures.USAGE
@@ -73,24 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-class _Version(argparse.Action):
-    """Tells the version and the engine; torch is imported only where the engine may be native."""
+def _offer_completions(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks for completions, where argcomplete is installed."""
+    if "_ARGCOMPLETE" in os.environ:
+        with contextlib.suppress(ImportError):
+            import argcomplete
 
-    @override
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        name = "python"
-        if os.environ.get("PLANNER_ENGINE", name) != name:
-            from planner.replay.native.build import engine
-
-            name = engine().name
-        print(f"{parser.prog} {planner.__version__} (engine: {name})")
-        parser.exit()
+            argcomplete.autocomplete(parser)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -101,7 +92,10 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 success; 1 negative result; 2 usage or unreadable file; 3 failure",
     )
     parser.add_argument(
-        "--version", action=_Version, nargs=0, help="show the version and the engine, and exit"
+        "--version", action="store_true", help="show version, engine and folder, and exit"
+    )
+    parser.add_argument(
+        "--json", action="store_true", dest="as_json", help="with --version: all as JSON"
     )
     subcommands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:

@@ -9,6 +9,7 @@ from typing_extensions import override
 from planner.applier.apply import Removable
 from planner.applier.check import check_plan
 from planner.applier.compiling import warn_of_wrapper
+from planner.applier.status import Status
 from planner.budget import Budget
 from planner.documents import Exclusion, Plan
 from planner.errors import InvalidModelError
@@ -50,6 +51,12 @@ class OnTheFlyHandle(Removable):
         return self._planning.runtime.left_out
 
     @property
+    @override
+    def status(self) -> Status:
+        return self._planning.status
+
+    @property
+    @override
     def replayed_ops(self) -> int:
         """Ops replayed so far, over all steps."""
         return self._planning.replayed_ops

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from planner.applier.apply import status_of
 from planner.applier.first_steps import UPDATES_WITHOUT_A_CALL
 from planner.applier.gates import RootEnterGate, install
 from planner.applier.marks import mark_running_call, marks_on_stack
 from planner.applier.runtime import Runtime
+from planner.applier.status import Status
 from planner.budget import Budget
 from planner.documents import Plan
 from planner.online.call_hooks import CallEnterGate, CallExitGate
@@ -63,7 +65,8 @@ class OnTheFly:
         self._recorder: LoopRecorder | None = None
         self._updates = Updates(model, self.updated)
         self._notices = Notices()
-        self._busy = False
+        self._busy = self._removed = False
+        self._problem = ""  # why no plan was made, where it was tried last
         self._called, self._updates_seen, self._model_class = False, 0, type(model).__name__
         self._call: int | None = None  # mark of the training call that is under way
         self._depth = 0
@@ -77,8 +80,22 @@ class OnTheFly:
         runtimes = {id(r): r for r in (self._recompute, *(k.runtime for k in self._known))}
         return sum(runtime.replayed.ops for runtime in runtimes.values())
 
+    @property
+    def status(self) -> Status:
+        """What becomes of the model's steps just now."""
+        if self._removed:
+            return Status("removed")
+        if self.runtime is not self._recompute:
+            return status_of(self.runtime.plan, self.runtime.left_out)
+        if not self._called:
+            return Status("waiting", "no training step of the model was seen yet")
+        if self._recorder is not None:
+            return Status("recording", "every block is recomputed in this step")
+        return Status("recomputing", self._problem)
+
     def remove(self) -> None:
         """Take everything off the model again."""
+        self._removed = True
         self._drop_recording()
         for hook in (*self._hooks, *self._runtime_hooks):
             hook.remove()
@@ -180,6 +197,7 @@ class OnTheFly:
             self.plan = plan_from(profile_of(step, record.timer), self._budget, step)
         except Exception as error:
             self._notices.unplanned(model, error)
+            self._problem = str(error).splitlines()[0] if str(error) else type(error).__name__
             return self._recompute
         finally:
             self._busy = False
