@@ -21,6 +21,28 @@ KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """Memory that is live at a peak.
+
+    Attributes:
+        kind: one of `KINDS`.
+        maker: the unit whose op allocated it; empty for the step's own code, and for what was
+            there before.
+        op: that op's name, or empty.
+        saved_by: the unit whose backward it is saved for, or empty.
+        count: how many tensors.
+        bytes: their size, together.
+    """
+
+    kind: str
+    maker: str
+    op: str
+    saved_by: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """The live bytes of one way to run the step.
 
@@ -30,12 +52,14 @@ class Line:
         totals: their sums.
         peak_op: the op at which most is live.
         peak_unit: the unit that is at work there, or empty where none is known.
+        holdings: what is live there, the largest first; alike tensors are one.
     """
 
     by_kind: dict[str, tuple[int, ...]]
     totals: tuple[int, ...]
     peak_op: int
     peak_unit: str = ""
+    holdings: tuple[Holding, ...] = ()
 
     @property
     def peak_bytes(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.graph.effect import effects_of
-from planner.graph.live_bytes import KINDS, Line
+from planner.graph.live_bytes import KINDS, Holding, Line
 from planner.graph.model import Graph, Ints
 from planner.graph.simulate import Player, check_spans, highest_line
 from planner.graph.span import Span
@@ -92,4 +92,47 @@ def _line(during: dict[str, Ints], before: dict[str, Ints], player: _Recorder) -
     rest = np.array(totals, dtype=np.int64) - sum(rows.values())
     rows["replayed values"] = rows["replayed values"] + rest
     peak = int(np.argmax(totals)) if totals else 0
-    return Line({kind: tuple(map(int, row)) for kind, row in rows.items()}, totals, peak)
+    return Line(
+        {kind: tuple(map(int, row)) for kind, row in rows.items()},
+        totals,
+        peak,
+        holdings=_holdings(player, peak, peak in replaying, totals[peak]) if totals else (),
+    )
+
+
+def _holdings(
+    player: _Recorder, peak_op: int, replaying: bool, peak_bytes: int
+) -> tuple[Holding, ...]:
+    """Return what is live at the peak; in a replay, a storage born at the op is not there yet."""
+    graph, last = player.graph, peak_op - 1 if replaying else peak_op
+    held: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    savers = _savers(graph)
+    for storage, plain in enumerate(graph.profile.storages):
+        end = player.ends.get(storage, plain.death)
+        if not plain.bytes or plain.birth > last or end < peak_op:
+            continue
+        kind = _kind(graph, storage, player.ends)
+        op = graph.profile.ops[plain.birth] if plain.birth >= 0 else None
+        saver = savers.get(storage, -1) if kind == "kept activations" else -1
+        maker = _unit_name(graph, op.unit) if op is not None else ""
+        key = (kind, maker, op.name if op is not None else "", _unit_name(graph, saver))
+        count, size = held.get(key, (0, 0))
+        held[key] = (count + 1, size + plain.bytes)
+    rest = peak_bytes - sum(size for _, size in held.values())
+    found = [Holding(*key, count, size) for key, (count, size) in held.items()]
+    if rest > 0:
+        found.append(Holding("replayed values", "", "", "", 0, rest))
+    return tuple(sorted(found, key=lambda held: (-held.bytes, held.kind, held.maker, held.op)))
+
+
+def _savers(graph: Graph) -> dict[int, int]:
+    """Return, by storage, the unit call in which autograd first saved it."""
+    found: dict[int, int] = {}
+    for saved in graph.profile.saved:
+        at = min(saved.packed_at, graph.n_ops - 1)
+        found.setdefault(graph.storage_of(saved.value), graph.profile.ops[at].unit)
+    return found
+
+
+def _unit_name(graph: Graph, unit: int) -> str:
+    return graph.profile.units[unit].name if unit >= 0 else ""

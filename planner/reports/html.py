@@ -14,7 +14,7 @@ from planner.documents.plan import Plan
 from planner.documents.printing.frontier import HAND_HEAD, hand_rows, knee_sentence, thinned
 from planner.documents.printing.rows import Row, rows_of, totals
 from planner.graph.fate import Kept
-from planner.graph.live_bytes import Timeline
+from planner.graph.live_bytes import Holding, Line, Timeline
 from planner.reports.frontier_chart import frontier_chart
 from planner.reports.html_parts import cards, items, table
 from planner.reports.style import STYLE
@@ -22,6 +22,8 @@ from planner.reports.svg import chart_html
 from planner.reports.timeline import timeline_charts
 from planner.units import format_bytes, format_ns, format_percent
 
+MOST_HOLDINGS = 20
+"""Most rows of what is in the peak."""
 MOST_KEPT = 40
 """Most kept values listed for a row."""
 
@@ -75,7 +77,11 @@ def lead(plan: Plan) -> str:
 
 def _timeline(timeline: Timeline | None) -> str:
     if timeline is None:
-        return ""
+        return (
+            '<section><h2>Memory over the step</h2><p class="soft">No profile was given. With '
+            "<code>planner report PLAN --profile FILE</code> the page also shows the memory op by "
+            "op, what is in the peak, and what other budgets would cost.</p></section>"
+        )
     charts = "".join(chart_html(chart) for chart in timeline_charts(timeline))
     plain, planned = timeline.plain.at_peak(), timeline.planned.at_peak()
     rows = [
@@ -93,6 +99,54 @@ def _timeline(timeline: Timeline | None) -> str:
     return (
         f'<section><h2>Memory over the step</h2><p class="soft">{note}</p>{charts}'
         f"<details><summary>The peaks as a table</summary>{figures}</details></section>"
+        f"{_in_the_peak(timeline.planned)}"
+    )
+
+
+def _in_the_peak(line: Line) -> str:
+    """Return what is live at the planned peak, tensor by tensor, alike ones together."""
+    shown, rest = line.holdings[:MOST_HOLDINGS], line.holdings[MOST_HOLDINGS:]
+    rows = [
+        (
+            _maker(held),
+            format_bytes(held.bytes),
+            format_percent(held.bytes / max(1, line.peak_bytes)),
+            str(held.count or ""),
+        )
+        for held in shown
+    ]
+    if rest:
+        size = sum(held.bytes for held in rest)
+        share = format_percent(size / max(1, line.peak_bytes))
+        rows.append((f"{len(rest)} more", format_bytes(size), share, ""))
+    head = ("who made it, and why it is there", "size", "of the peak", "tensors")
+    where = f" It is reached in {escape(line.peak_unit)}." if line.peak_unit else ""
+    return (
+        f'<section><h2>What is in the peak</h2><p class="soft">Under the plan, at '
+        f"{format_bytes(line.peak_bytes)}.{where}</p>{table('In the peak', head, rows)}</section>"
+    )
+
+
+def _maker(held: Holding) -> str:
+    """Return who made some tensors, and why they are there."""
+    if held.kind == "replayed values":
+        return "replays, for the backward that runs just now"
+    if not held.op:
+        return f"{held.kind}, there all step long"
+    op = held.op.removeprefix("aten.").removesuffix(".default")
+    return f"{held.maker or 'the step'}: {op}, {_stays_for(held)}"
+
+
+def _stays_for(held: Holding) -> str:
+    if held.kind == "temporaries":
+        return "in use just now"
+    if held.kind != "kept activations":
+        return held.kind
+    own = held.saved_by == held.maker
+    return (
+        "saved for its backward"
+        if own
+        else f"saved for the backward of {held.saved_by or 'the step'}"
     )
 
 

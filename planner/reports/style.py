@@ -31,7 +31,7 @@ border-top:1px solid var(--line)}
 .planner .bad{color:var(--bad)}
 .planner code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.875em;
 overflow-wrap:anywhere}
-.planner dl.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.5rem;
+.planner dl.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(8rem,1fr));gap:.5rem;
 margin:1rem 0}
 .planner dl.cards div{background:var(--card);border-radius:.5rem;padding:.6rem .75rem}
 .planner dl.cards dt{color:var(--soft);font-size:.875rem}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import planner
+from planner.analysis.stored_plan import graph_for, timeline
 from planner.documents import Pins
 
 PROFILES = Path(planner.__file__).parents[1] / "profiles"
@@ -47,3 +48,14 @@ def test_a_unit_is_explained_and_a_difference_printed() -> None:
 def test_pins_are_one_text_or_several() -> None:
     wanted = Pins(save=("blocks.*",), recompute=("a", "b"))
     assert Pins.of("blocks.*", ["a", "b"]) == wanted
+
+
+def test_the_page_says_what_is_in_the_peak() -> None:
+    profile, plan = planner.Profile.load(PROFILE), planner.Plan.load(PLAN)
+    found = timeline(graph_for(plan, profile), plan)
+    for line in (found.plain, found.planned):
+        sizes = [held.bytes for held in line.holdings]
+        assert sum(sizes) == line.peak_bytes and sizes == sorted(sizes, reverse=True)
+    page = planner.report(plan, profile=profile)
+    assert "What is in the peak" in page and "saved for its backward" in page
+    assert "No profile was given" in planner.report(plan)
