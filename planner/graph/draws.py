@@ -37,12 +37,13 @@ class Draws:
     """The random ops of one span; ops are numbered from its start.
 
     Attributes:
-        replayed: those that some group replays.
+        looked_at: those whose generator the engine looks at when they run in the forward: all, as
+            a run that is recorded does not know yet which are replayed.
         held: by op, the groups that need the state it drew from.
         groups: by group, its random ops.
     """
 
-    replayed: frozenset[int]
+    looked_at: Sequence[int]
     held: Mapping[int, Sequence[int]]
     groups: Sequence[Mapping[int, Draw]]
 
@@ -56,12 +57,12 @@ def draws_of(random: Sequence[int], groups: Sequence[Group[int]], counted: bool)
         counted: whether states are memory of the device, as they are on the CPU.
     """
     if not counted or not random:
-        return Draws(frozenset(), {}, [NO_DRAWS] * len(groups))
+        return Draws((), {}, [NO_DRAWS] * len(groups))
     drawing = frozenset(random)
     ops = [[s.op for s in group.steps if s.op in drawing] for group in groups]
     previous = {after: before for before, after in pairwise(random)}
     return Draws(
-        frozenset(op for group in ops for op in group),
+        random,
         held_states(ops, previous),
         [_of_group(group, previous) for group in ops],
     )

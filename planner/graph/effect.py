@@ -201,7 +201,7 @@ class _Deriver:
     def _hold_states(self) -> None:
         """GENERATOR STATE (see `planner.graph.draws`)."""
         start, stop = self.span.start, self.span.stop
-        for op in self.draws.replayed:
+        for op in self.draws.looked_at:
             over = STATE_BYTES - self.graph.workspaces[start + op]
             if over > 0:
                 self.result.lives.append(Life(start + op, start + op, over))
