@@ -122,7 +122,7 @@ def plan(
             memory than the budget, the plain step included, and compares replays with checksums of
             their originals. The last is also done where the plain step runs out of memory.
         save: a pattern, or several, of units whose saved tensors always stay.
-        recompute: of units whose saved tensors are always recomputed.
+        recompute: a pattern, or several, of units whose saved tensors are always recomputed.
         never: an op, or several, that is never replayed, as "lib::op"; its results stay in memory.
         base: an earlier plan, or the path of one, whose pins and notes are kept.
 

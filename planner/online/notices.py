@@ -47,8 +47,7 @@ class Notices:
             " called, so that every block is recomputed",
             f"0 calls in {updates} updates of its parameters",
             "the training step calls another module, as a `training_step` that calls `self.net`",
-            "apply to the module that is called: planner.apply(model.net, budget_mb=...); or plan"
-            " from the step: planner.plan(model, budget_mb=..., step=...)",
+            "apply to the module that is called: planner.apply(model.net, budget_mb=...)",
         )
 
     def _warn(self, what: str, numbers: str, cause: str, fix: str) -> None:
